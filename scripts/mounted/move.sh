@@ -1,21 +1,24 @@
 #!/usr/bin/env bash
 # A fileset moves between two pools under its programs: fsx (where it is installed), an SQLite writer, a load of names,
-# files held open. Nothing is stale, nothing is lost, and nobody waits longer than MOVE_PAUSE_MS for an answer.
+# files held open. Nothing is stale, nothing is lost, and nobody waits longer than MOVE_PAUSE_MS for an answer. Then one
+# moves that a shared mount and an export over NFS show, and each goes on seeing what the other does.
 #
-#   MOVE_MOVES      [6; full: 50]        MOVE_PAUSE_MS   [250]
+#   MOVE_MOVES      [6; full: 50]        MOVE_PAUSE_MS   [250]        MOVE_ROUNDS     of mount and export [300; full: 3,000]
 . "$(dirname "$0")/lib.sh"
 NAME=move
 need python3
 begin_members move
 MOVES=${MOVE_MOVES:-$(by_scale 6 50)}
 PAUSE=${MOVE_PAUSE_MS:-250}
+ROUNDS=${MOVE_ROUNDS:-$(by_scale 300 3000)}
 FSX=$(command -v "$ROOT/target/tools/bin/fsx" || command -v fsx || true)
 SERVER= LOADS=
 
 leave() {
     local code=$?
     [ -z "$LOADS" ] || kill $LOADS 2>/dev/null || true
-    [ -z "$MOUNT" ] || umount -l "$MOUNT" 2>/dev/null || true
+    umount -l "$MOUNT" 2>/dev/null || true
+    umount -l "$WORK/shared" 2>/dev/null || true
     [ -z "$SERVER" ] || kill -9 "$SERVER" 2>/dev/null || true
     (exit "$code") || true
     clean_up
@@ -67,12 +70,14 @@ sleep 1
 
 from=one to=two
 : >"$WORK/pauses"
-for ((n = 1; n <= MOVES; n++)); do
-    "$HOLDFAST" --json fileset move "$WORK/$from.hf:a" "$WORK/$to.hf:a" >"$WORK/moved" 2>"$WORK/why" \
-        || fail "move $n: $(cat "$WORK/why")"
+# move FILESET: to the other pool.
+move() {
+    "$HOLDFAST" --json fileset move "$WORK/$from.hf:$1" "$WORK/$to.hf:$1" >"$WORK/moved" 2>"$WORK/why" \
+        || fail "a move of $1: $(cat "$WORK/why")"
     sed -n 's/.*"pauses_ms":\[\([0-9,]*\)\].*/\1/p' "$WORK/moved" | tr , '\n' >>"$WORK/pauses"
     [ "$from" = one ] && { from=two to=one; } || { from=one to=two; }
-done
+}
+for ((n = 1; n <= MOVES; n++)); do move a; done
 
 touch "$WORK/stop"
 wait "${LOADS%% *}" || fail "names: $(tail -5 "$WORK/names")"
@@ -85,6 +90,26 @@ if [ -n "${FSX_PID:-}" ]; then
     wait "$FSX_PID" || { tail -20 "$WORK/fsx.log" >&2; fail "fsx found a difference"; }
 fi
 LOADS=
+[ "$from" = one ] || move a
+
+# Several fronts of one, which see each other.
+"$HOLDFAST" fileset create "$WORK/one.hf:c" >/dev/null
+mkdir "$WORK/shared"
+"$HOLDFAST" mount "$WORK/one.hf:c" "$WORK/shared" --shared >/dev/null || fail "it is not mounted to be shared"
+mkdir "$WORK/shared/nfs"
+"$HOLDFAST" export add "$WORK/one.hf:c" /n --dir nfs --rw --squash none --insecure >/dev/null || fail "it is not exported"
+port=$("$HOLDFAST" export list "$WORK/one.hf" | sed -n 's/.*,port=\([0-9]*\),.*/\1/p' | head -1)
+timeout $((120 + ROUNDS)) python3 "$ROOT/scripts/shared.py" rounds "$WORK/shared/nfs" "nfs:$port:/n" --rounds "$ROUNDS" \
+    >"$WORK/rounds" 2>&1 &
+LOADS=$!
+several=0
+while is_running "$LOADS"; do
+    move c
+    several=$((several + 1))
+done
+wait "$LOADS" || fail "mount and export: $(tail -3 "$WORK/rounds")"
+LOADS=
+timeout 60 "$HOLDFAST" unmount "$WORK/shared" >/dev/null || fail "the shared mount cannot be unmounted"
 longest=$(sort -n "$WORK/pauses" | tail -1)
 stops=$(wc -l <"$WORK/pauses")
 "$HOLDFAST" unmount "$MOUNT" >/dev/null || fail "it cannot be unmounted"
@@ -95,7 +120,7 @@ for pool in one two; do
     POOL=$WORK/$pool.hf
     check_pool
 done
-said="$MOVES moves, $stops stops, $(sort -n "$WORK/pauses" | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }') ms in the \
+said="$MOVES moves and $several of mount and export, $stops stops, $(sort -n "$WORK/pauses" | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }') ms in the \
 middle, $longest ms at most; $(tail -1 "$WORK/names"); ${SQLITE:+$(cat "$WORK/committed") commits of SQLite; }${FSX_PID:+$(cat \
 "$WORK/fsx.rounds") times 2,000 operations of fsx; }"
 [ "$longest" -le "$PAUSE" ] || fail "a pause of $longest ms, $PAUSE are allowed: $said"

@@ -24,6 +24,7 @@ use super::moving::{Done, Move, MoveError, MoveHow, MoveStep, clones_of};
 use crate::error::FsError;
 use crate::vnode::Arrival;
 use format::fileset::MoveToken;
+use format::ids::AnodeNo;
 use runtime::planted::{self, Planted};
 
 /// Differences that follow the copy before requests are stopped, at most.
@@ -32,16 +33,12 @@ const ROUNDS_MAX: usize = 4;
 const SMALL_NS: u64 = 60_000_000;
 /// Times that requests are stopped for a switch.
 const TRIES: usize = 8;
-/// How long the last difference may take to be sent. What is left of [`PAUSE_NS_MAX`] is for the
-/// way back.
-const SWITCH_NS: u64 = 150_000_000;
+/// How long the last difference may take to be sent and applied. What is left of [`PAUSE_NS_MAX`]
+/// is for showing it, or for the way back.
+const SWITCH_NS: u64 = 120_000_000;
 /// Longest pause that a move means to make.
 pub const PAUSE_NS_MAX: u64 = 250_000_000;
 const _: () = assert!(SWITCH_NS < PAUSE_NS_MAX);
-/// Times that files without a name are looked for, while who has them open may close them.
-const LOOKS_MAX: usize = 3;
-/// Files without a name that a refusal names.
-const NAMED_MAX: usize = 4;
 
 /// How often the fronts that a move knows hold the fileset.
 const FRONT_HOLDS: usize = 1;
@@ -63,6 +60,14 @@ pub trait Fronts {
 
     /// Requests that wait, and all that come, are refused: nobody knows where the fileset is.
     fn refuse(&self, why: &str);
+}
+
+/// The last difference of a fileset in use.
+pub(super) struct Last<'l> {
+    /// It is given up at this time, unless it is sent by then.
+    pub(super) until_ns: u64,
+    /// Files without a name that go along.
+    pub(super) nameless: &'l [AnodeNo],
 }
 
 /// Returns how often a fileset may be held that moves.
@@ -87,11 +92,8 @@ impl Move<'_> {
         let mut tries = 0;
         loop {
             tries += 1;
-            let tried = self.wait_for_nameless(slot, how, fronts).and_then(|()| {
-                self.catch_up((slot, token), how)?;
-                self.switch_used((slot, token), how, fronts)
-            });
-            match tried {
+            self.catch_up((slot, token), how)?;
+            match self.switch_used((slot, token), how, fronts) {
                 Err(MoveError::Busy(_)) if tries < TRIES && (how.wait)() => {}
                 done => return done,
             }
@@ -186,36 +188,12 @@ impl Move<'_> {
         until_ns: u64,
     ) -> Done<()> {
         how.tell(MoveStep::Stopped)?;
-        self.wait_for_nameless(slot, how, fronts)?;
-        self.switch((slot, token), how, Some(until_ns))
-    }
-
-    /// FM5: waits a moment until no file without a name is open; a kernel tells a little later that
-    /// a file was closed.
-    fn wait_for_nameless(&self, slot: u32, how: &mut MoveHow<'_>, fronts: &dyn Fronts) -> Done<()> {
-        let core = &self.source.0.core;
-        let mut looks = 0;
-        loop {
-            fronts.give_back();
-            if planted::is(Planted::MoveLeavesNameless) {
-                return Ok(());
-            }
-            let nameless = core.nameless_of(slot).map_err(MoveError::Source)?;
-            if nameless.is_empty() {
-                return Ok(());
-            }
-            looks += 1;
-            if looks >= LOOKS_MAX || !(how.wait)() {
-                let some = nameless.iter().take(NAMED_MAX).map(ToString::to_string);
-                let some: Vec<_> = some.collect();
-                return Err(MoveError::Busy(format!(
-                    "{} files that were removed are still open, and a move would lose them: close \
-                     them ({})",
-                    nameless.len(),
-                    some.join(", ")
-                )));
-            }
-        }
+        // What was closed meanwhile need not come along.
+        fronts.give_back();
+        let nameless = self.source.0.core.nameless_of(slot).map_err(MoveError::Source)?;
+        let nameless: Vec<_> = nameless.into_iter().map(|(number, _)| number).collect();
+        let last = Last { until_ns, nameless: &nameless };
+        self.switch((slot, token), how, Some(&last))
     }
 
     /// FM5: the fronts go on in the other pool.
@@ -226,10 +204,17 @@ impl Move<'_> {
     ) -> Done<()> {
         let (source, target) = (&self.source.0.core, &self.target.0.core);
         let mut references = source.references_of(slot);
+        let nameless = match source.nameless_of(slot) {
+            Ok(nameless) => nameless,
+            Err(error) => {
+                fronts.refuse(&error.to_string());
+                return Err(MoveError::Source(error));
+            }
+        };
         if planted::is(Planted::MoveForgetsReferences) {
             references.clear();
         }
-        match target.take_over(token, &references) {
+        match target.take_over(token, &references, &nameless) {
             Ok(there) => {
                 fronts.go_there(there);
                 source.let_go(slot).map_err(MoveError::Source)

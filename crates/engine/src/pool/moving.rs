@@ -19,7 +19,7 @@ use runtime::clock::Clock;
 use runtime::planted::{self, Planted};
 
 use super::Pool;
-use super::in_use::{Fronts, holds_of};
+use super::in_use::{Fronts, Last, holds_of};
 use crate::error::FsError;
 use crate::fileset::table::on_its_way;
 use crate::stream::{ReceiveError, ResumeToken, SendError};
@@ -312,12 +312,12 @@ impl Move<'_> {
     }
 
     /// FM2, FM3: the fileset leaves, what it has changed since its copy follows, and it is there.
-    /// Of one in use that is given up at `until_ns`, unless all is sent by then.
+    /// `of_used` says how that of one in use goes.
     pub(super) fn switch(
         &self,
         (slot, token): (u32, MoveToken),
         how: &mut MoveHow<'_>,
-        until_ns: Option<u64>,
+        of_used: Option<&Last<'_>>,
     ) -> Done<()> {
         let ((source, from), target) = (self.source, self.target.0);
         let ids = (source.core.store.pool_id(), target.core.store.pool_id());
@@ -339,7 +339,7 @@ impl Move<'_> {
             quota_bytes: found.quota_bytes,
         };
         let arrival = Arrival { token, end: Some(end) };
-        self.carry((slot, Some(&base), &last), None, arrival, until_ns, how)?;
+        self.carry((slot, Some(&base), &last), None, arrival, of_used, how)?;
         how.tell(MoveStep::Arrived)
     }
 
@@ -463,13 +463,13 @@ impl Move<'_> {
         Ok(name)
     }
 
-    /// Sends one clone, and receives it. It is given up at `until_ns`, unless it is sent by then.
+    /// Sends one clone, and receives it; `of_used` as of [`Move::switch`].
     pub(super) fn carry(
         &self,
         (slot, base, clone): (u32, Option<&NamePart>, &NamePart),
         partial: Option<Partial>,
         arrival: Arrival,
-        until_ns: Option<u64>,
+        of_used: Option<&Last<'_>>,
         how: &mut MoveHow<'_>,
     ) -> Done<()> {
         let ((source, _), (target, to)) = (self.source, self.target);
@@ -483,12 +483,17 @@ impl Move<'_> {
         });
         let random = (how.random)();
         let MoveHow { pipe, progress, .. } = how;
+        let until_ns = of_used.map(|last| last.until_ns);
+        let is_left = planted::is(Planted::MoveLeavesNameless);
+        let nameless = of_used.filter(|_| !is_left).map_or(&[][..], |last| last.nameless);
         let mut send = |out: &mut dyn Write| {
-            let mut out = Until { out, clock: &*source.core.store.clock, until_ns };
-            source.core.send(from.as_ref(), &node, resume, &mut out, &mut **progress)
+            let mut out = Until { way: out, clock: &*source.core.store.clock, until_ns };
+            let nodes = (from.as_ref(), &node);
+            source.core.send_with(nodes, (resume, nameless), &mut out, &mut **progress)
         };
         let mut receive = |input: &mut dyn Read| {
-            let input = (input, Some(arrival));
+            let mut input = Until { way: input, clock: &*source.core.store.clock, until_ns };
+            let input: (&mut dyn Read, _) = (&mut input, Some(arrival));
             target.core.receive(to.parts(), input, random, &mut |_, _| ())
         };
         let done = pipe.carry(&mut send, &mut receive);
@@ -497,23 +502,37 @@ impl Move<'_> {
     }
 }
 
-/// Takes nothing any more once it is late.
-struct Until<'u> {
-    out: &'u mut dyn Write,
+/// Takes and gives nothing any more once it is late.
+struct Until<'u, W: ?Sized> {
+    way: &'u mut W,
     clock: &'u dyn Clock,
     until_ns: Option<u64>,
 }
 
-impl Write for Until<'_> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+impl<W: ?Sized> Until<'_, W> {
+    fn check(&self) -> std::io::Result<()> {
         if self.until_ns.is_some_and(|until_ns| self.clock.monotonic_ns() > until_ns) {
             return Err(std::io::Error::other("it takes longer than requests may wait"));
         }
-        self.out.write(bytes)
+        Ok(())
+    }
+}
+
+impl Write for Until<'_, dyn Write + '_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.check()?;
+        self.way.write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        self.out.flush()
+        self.way.flush()
+    }
+}
+
+impl Read for Until<'_, dyn Read + '_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        self.check()?;
+        self.way.read(bytes)
     }
 }
 

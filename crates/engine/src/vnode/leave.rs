@@ -25,6 +25,7 @@ use format::fileset::{FilesetState, MoveToken, Moving, NamePart, ROOT_SLOT, join
 use format::ids::{AnodeNo, PoolId};
 use format::quota::QuotaState;
 
+use super::api::Ino;
 use super::diff::Pinned;
 use super::filesets::{check_live, check_settled};
 use super::{Core, Files, Fileset, Vnode};
@@ -182,16 +183,16 @@ impl Core {
         Ok(())
     }
 
-    /// Returns the files of the fileset in `slot` that have no name and are open, once what waits
-    /// to be freed is: a move that leaves them behind would take them from who has them open.
-    pub(crate) fn nameless_of(&self, slot: u32) -> FsResult<Vec<AnodeNo>> {
+    /// FM5: returns the files of the fileset in `slot` that have no name and are open, and whether
+    /// each may get one, once what waits to be freed is.
+    pub(crate) fn nameless_of(&self, slot: u32) -> FsResult<Vec<(AnodeNo, bool)>> {
         let files = Files { core: self, fileset: self.open_fileset(slot)? };
         files.reap_doomed();
         let mut nameless = Vec::new();
         for (_, number) in files.fileset.anodes.orphans(&self.store)? {
             let ino = files.fileset.ino(number);
             if self.table.is_referenced(ino) && is_nameless(&*files.vnode_of(number)?) {
-                nameless.push(number);
+                nameless.push((number, self.table.is_linkable(ino)));
             }
         }
         Ok(nameless)
@@ -209,14 +210,22 @@ impl Core {
         &self,
         token: MoveToken,
         references: &[(AnodeNo, u64)],
+        nameless: &[(AnodeNo, bool)],
     ) -> FsResult<u32> {
-        let found = self.find_of_move(token)?.ok_or(FsError::Stale)?;
-        self.hold_slot_once(found.slot)?;
-        let fileset = self.open_fileset(found.slot)?;
+        let slot = self.find_of_move(token)?.ok_or(FsError::Stale)?.slot;
+        let ino = |number: AnodeNo| Ino(number.0).in_slot(slot);
+        // Whoever opens it first frees what has no name and is held by nobody.
         for (number, count) in references {
-            self.table.add_references(fileset.ino(*number), *count);
+            self.table.add_references(ino(*number), *count);
         }
-        Ok(found.slot)
+        for (number, is_linkable) in nameless {
+            self.table.mark_nameless(ino(*number));
+            if *is_linkable {
+                self.table.mark_linkable(ino(*number));
+            }
+        }
+        self.hold_slot_once(slot)?;
+        Ok(slot)
     }
 
     /// The fronts that held the fileset in `slot` have gone on elsewhere.

@@ -2,9 +2,12 @@
 //! nothing.
 //!
 //! Anodes go by rising number, each with what the earlier node has differently, so the parts of a
-//! stream need nothing of each other and a stream that broke off goes on at any of them. Files
-//! without a name are left out, and room that is only kept.
+//! stream need nothing of each other and a stream that broke off goes on at any of them. Room that
+//! is only kept is left out, and files without a name, but for those that a move has to take along:
+//! who has them open goes on in the other pool. What the earlier node did not have of these comes
+//! at the end.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::{ControlFlow, Range};
 
@@ -20,7 +23,7 @@ use super::{Core, VnodeState};
 use crate::container::{ChangedPage, ChangedRange, Content, Versions, content_owner, is_one_file};
 use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
-use crate::fileset::diff::ChangedAnode;
+use crate::fileset::diff::{ChangedAnode, NodeView};
 use crate::stream::{ResumeToken, SendError, StreamWriter};
 
 /// Returns what identifies the content of a node in every pool: its own name for handles, or that
@@ -37,6 +40,8 @@ struct Sending<'s> {
     resume: (u64, u64),
     out: StreamWriter<'s>,
     failed: Option<SendError>,
+    /// Files without a name that are sent all the same, with their attributes, by number.
+    nameless: BTreeMap<AnodeNo, Anode>,
 }
 
 impl Core {
@@ -47,6 +52,17 @@ impl Core {
         from: Option<&Pinned<'_>>,
         to: &Pinned<'_>,
         resume: Option<ResumeToken>,
+        out: &mut dyn Write,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Totals, SendError> {
+        self.send_with((from, to), (resume, &[]), out, progress)
+    }
+
+    /// As [`Core::send`], with these files, which have no name.
+    pub(crate) fn send_with(
+        &self,
+        (from, to): (Option<&Pinned<'_>>, &Pinned<'_>),
+        (resume, nameless): (Option<ResumeToken>, &[AnodeNo]),
         out: &mut dyn Write,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Totals, SendError> {
@@ -61,6 +77,7 @@ impl Core {
             resume: begin.resume,
             out: StreamWriter::new(out, begin.stream()),
             failed: None,
+            nameless: self.nameless_in(to, nameless)?,
         };
         let (first, end) = (AnodeNo(begin.resume.0), begin.anodes_end);
         sending.out.write(&Record::Begin(Box::new(begin)))?;
@@ -76,10 +93,34 @@ impl Core {
                 }
             }
         })?;
-        match sending.failed {
-            Some(error) => Err(error),
-            None => sending.out.end(),
+        if let Some(error) = sending.failed {
+            return Err(error);
         }
+        // Those that the earlier node did not have, or without a name.
+        for after in std::mem::take(&mut sending.nameless).values() {
+            let flags = AnodeFlags { is_new: true, is_extra: true, is_resumed: false };
+            sending.anode((None, after), flags)?;
+        }
+        sending.out.end()
+    }
+
+    /// Returns those of `numbers` that have no name in a node, and what holds their attributes.
+    fn nameless_in(
+        &self,
+        node: &Pinned<'_>,
+        numbers: &[AnodeNo],
+    ) -> FsResult<BTreeMap<AnodeNo, Anode>> {
+        let (whole, mut found) = (NodeView::whole(&node.entry), BTreeMap::new());
+        for number in numbers {
+            let file = whole.anode(&self.store, *number)?;
+            let is_nameless = |file: &Anode| file.kind != AnodeKind::Internal && file.nlink == 0;
+            let Some(file) = file.filter(is_nameless) else { continue };
+            for container in [file.xattr, file.acl].into_iter().filter(|number| number.0 != 0) {
+                found.extend(whole.anode(&self.store, container)?.map(|it| (container, it)));
+            }
+            found.insert(*number, file);
+        }
+        Ok(found)
     }
 }
 
@@ -113,6 +154,9 @@ fn begin_of(
 impl Sending<'_> {
     fn changed(&mut self, changed: &ChangedAnode) -> Result<(), SendError> {
         let number = changed.number;
+        let nameless = self.nameless.remove(&number);
+        let after = changed.after.clone().or(nameless);
+        let changed = &ChangedAnode { after, ..changed.clone() };
         match &changed.after {
             None => self.out.write(&Record::Remove(number, false))?,
             Some(after) => {

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!   mount, export --> Relay --> pool that has the fileset
-//!                       |  numbers of inodes: those of the first pool to the front,
+//!                       |  numbers of inodes: the same for ever to the front,
 //!                       |                     those of the pool that has it below
 //!                       `- requests wait here while the last difference is sent
 //! ```
 //!
 //! # Invariants
 //!
-//! - RY1: A front sees one number of an inode for as long as it is there, in whatever pool.
+//! - RY1: A front sees one number of an inode for as long as it is there, in whatever pool, and
+//!   whenever it asks. Of a clone it does as long as the fileset stays.
 //! - RY2: From [`Relay::stop`] until what it returns is dropped no request is under way in a pool,
 //!   nor a commit that somebody waits for. References that are given back meanwhile are kept.
 //! - RY3: A number that was never shown of the pool that has the fileset now leads nowhere: not to
@@ -33,9 +34,9 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use engine::vnode::api::{
-    Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileSystem, FilesetUuid,
-    FsError, FsResult, Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr,
-    Stability, StatFs, XattrMode,
+    Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileKind, FileSystem,
+    FilesetUuid, FsError, FsResult, Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek,
+    SetAttr, Stability, StatFs, XattrMode,
 };
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -69,8 +70,6 @@ impl Deref for Here<'_> {
 /// The files of one fileset, wherever it is.
 pub struct Relay {
     fileset: FilesetUuid,
-    /// Slot in the numbers that fronts see.
-    slot: u32,
     /// The first pool's: what moves is durable where it arrives, so nothing was lost by then.
     verifier: u64,
     at: RwLock<At>,
@@ -141,7 +140,7 @@ impl Stopped<'_> {
     /// The fileset is in slot `slot` of `fs` from now on, held, with all references that fronts had
     /// where it was.
     pub fn move_to(&mut self, fs: Arc<dyn FileSystem>, slot: u32) {
-        let numbers = Numbers::moved((self.relay.slot, slot), &self.relay.unshown);
+        let numbers = Numbers::moved(slot, &self.relay.unshown);
         if let Some(at) = &mut self.at {
             **at = At { fs, numbers, is_refused: false };
         }
@@ -207,8 +206,13 @@ impl At {
         done
     }
 
-    fn entry(&self, entry: &DirEntry) -> DirEntry {
-        DirEntry { ino: self.numbers.shown(entry.ino), ..entry.clone() }
+    /// Puts an entry as fronts see it into `into`, which keeps its room for names.
+    fn put_entry<'e>(&self, entry: &DirEntry, into: &'e mut DirEntry) -> &'e DirEntry {
+        into.name.clear();
+        into.name.extend_from_slice(&entry.name);
+        (into.ino, into.kind) = (self.numbers.shown(entry.ino), entry.kind);
+        into.cookie = entry.cookie;
+        into
     }
 }
 
@@ -217,10 +221,11 @@ impl Relay {
     pub fn new(fs: Arc<dyn FileSystem>, fileset: FilesetUuid) -> FsResult<Arc<Relay>> {
         let slot = fs.root_of(fileset)?.slot();
         let verifier = fs.verifier();
-        let at = RwLock::new(At { fs, numbers: Numbers::own(), is_refused: false });
-        let (commits, late) = (Arc::default(), Mutex::default());
         let unshown = Arc::new(AtomicU32::new(numbers::FIRST_UNSHOWN));
-        Ok(Arc::new(Relay { fileset, slot, verifier, at, commits, late, unshown }))
+        let numbers = Numbers::first(slot, &unshown);
+        let at = RwLock::new(At { fs, numbers, is_refused: false });
+        let (commits, late) = (Arc::default(), Mutex::default());
+        Ok(Arc::new(Relay { fileset, verifier, at, commits, late, unshown }))
     }
 
     /// RY2: keeps requests waiting. `None`: those under way take too long, and none waits any more.
@@ -276,7 +281,7 @@ impl FileSystem for Relay {
     }
 
     fn root(&self) -> Ino {
-        Ino::root_of_slot(self.slot)
+        Ino::root_of_slot(numbers::OWN)
     }
 
     fn root_of(&self, fileset: FilesetUuid) -> FsResult<Ino> {
@@ -502,10 +507,8 @@ impl FileSystem for Relay {
     ) -> FsResult<()> {
         let here = self.here()?;
         let ino = here.numbers.below(ino)?;
-        if here.numbers.is_own() {
-            return here.fs.readdir(caller, ino, cookie, each);
-        }
-        here.fs.readdir(caller, ino, cookie, &mut |entry| each(&here.entry(entry)))
+        let mut shown = empty_entry();
+        here.fs.readdir(caller, ino, cookie, &mut |entry| each(here.put_entry(entry, &mut shown)))
     }
 
     fn readdir_plus(
@@ -517,12 +520,10 @@ impl FileSystem for Relay {
     ) -> FsResult<()> {
         let here = self.here()?;
         let ino = here.numbers.below(ino)?;
-        if here.numbers.is_own() {
-            return here.fs.readdir_plus(caller, ino, cookie, each);
-        }
+        let mut shown = empty_entry();
         here.fs.readdir_plus(caller, ino, cookie, &mut |entry, attr| {
             let attr = attr.map(|attr| Attr { ino: here.numbers.shown(attr.ino), ..attr.clone() });
-            each(&here.entry(entry), attr.as_ref())
+            each(here.put_entry(entry, &mut shown), attr.as_ref())
         })
     }
 
@@ -644,6 +645,10 @@ impl FileSystem for Relay {
     fn statfs(&self, caller: &Caller, fileset: FilesetUuid) -> FsResult<StatFs> {
         self.here()?.fs.statfs(caller, fileset)
     }
+}
+
+fn empty_entry() -> DirEntry {
+    DirEntry { name: Vec::new(), ino: Ino(0), kind: FileKind::Regular, cookie: 0 }
 }
 
 /// Returns what calls `completion`, and then counts the commit no more.

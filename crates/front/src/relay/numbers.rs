@@ -1,8 +1,10 @@
 //! Numbers of inodes as a front sees them, and as the pool has them that the fileset is in.
 //!
 //! The number of an inode in its fileset is the same in every pool; the slot of the fileset is
-//! another. What a front sees beside the fileset itself are its clones, each in a slot of its own:
-//! of those only what was shown is known (RY3).
+//! another. So fronts see a slot that no pool gives out, always the same: what a client of NFS has
+//! kept means the same after a move, and after a restart behind it. What a front sees beside the
+//! fileset itself are its clones, each in a slot of its own. Once it has moved, only what was shown
+//! of those is known (RY3).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,59 +13,55 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use engine::vnode::api::{FsError, FsResult, Ino};
 use parking_lot::Mutex;
 
-/// The slot of what can't be shown: it leads nowhere.
-const NOWHERE: u32 = (1 << 24) - 1;
+/// The slot of what can't be shown: it leads nowhere. With this and all below the highest bit of a
+/// number is not set, which not every program would take for a part of a number.
+const NOWHERE: u32 = (1 << 23) - 1;
+/// The slot in which fronts see the fileset.
+pub(super) const OWN: u32 = NOWHERE - 1;
 /// The first slot that is shown for one that has another number below. They fall from there.
-pub(super) const FIRST_UNSHOWN: u32 = NOWHERE - 1;
+pub(super) const FIRST_UNSHOWN: u32 = OWN - 1;
 /// And end here: a pool has far fewer filesets, so none of its slots is as high.
-const LAST_UNSHOWN: u32 = 1 << 23;
+const LAST_UNSHOWN: u32 = 1 << 22;
 /// Most clones that a front sees of a fileset that has moved.
-pub(super) const CLONES_MAX: usize = 4096;
+const CLONES_MAX: usize = 4096;
 
 /// The numbers of a fileset where it is.
-pub(super) enum Numbers {
-    /// Where fronts found it: they see what the pool has.
-    Own,
-    /// Elsewhere.
-    Moved {
-        /// Its slot, as fronts see it and as the pool has it.
-        slots: (u32, u32),
-        clones: Mutex<Clones>,
-        unshown: Arc<AtomicU32>,
-    },
+pub(super) struct Numbers {
+    /// Its slot there.
+    slot: u32,
+    /// Slots of its clones; `None`: fronts see what the pool has.
+    clones: Option<Mutex<Clones>>,
+    unshown: Arc<AtomicU32>,
 }
 
 /// Slots of clones: as fronts see them, and as the pool has them.
 #[derive(Default)]
-pub(super) struct Clones {
+struct Clones {
     shown: BTreeMap<u32, u32>,
     below: BTreeMap<u32, u32>,
 }
 
 impl Numbers {
-    pub(super) fn own() -> Numbers {
-        Numbers::Own
+    /// Returns the numbers where fronts found the fileset, in `slot`. `unshown` is the next slot
+    /// that no front has seen.
+    pub(super) fn first(slot: u32, unshown: &Arc<AtomicU32>) -> Numbers {
+        Numbers { slot, clones: None, unshown: Arc::clone(unshown) }
     }
 
-    /// Returns the numbers where the slot that fronts see first is the second below. `unshown` is
-    /// the next that no front has seen.
-    pub(super) fn moved(slots: (u32, u32), unshown: &Arc<AtomicU32>) -> Numbers {
-        Numbers::Moved { slots, clones: Mutex::default(), unshown: Arc::clone(unshown) }
-    }
-
-    /// Whether fronts see what the pool has.
-    pub(super) fn is_own(&self) -> bool {
-        matches!(self, Numbers::Own)
+    /// Returns the numbers where it has moved to.
+    pub(super) fn moved(slot: u32, unshown: &Arc<AtomicU32>) -> Numbers {
+        Numbers { clones: Some(Mutex::default()), ..Numbers::first(slot, unshown) }
     }
 
     /// Returns what the pool has for a number that a front has seen.
     pub(super) fn below(&self, ino: Ino) -> FsResult<Ino> {
-        match self {
-            Numbers::Own => Ok(ino),
-            Numbers::Moved { slots: (shown, below), .. } if ino.slot() == *shown => {
-                Ok(ino.in_slot(*below))
-            }
-            Numbers::Moved { clones, .. } => {
+        if ino.slot() == OWN {
+            return Ok(ino.in_slot(self.slot));
+        }
+        match &self.clones {
+            None if ino.slot() < LAST_UNSHOWN && ino.slot() != self.slot => Ok(ino),
+            None => Err(FsError::Stale),
+            Some(clones) => {
                 let below = clones.lock().below.get(&ino.slot()).copied();
                 below.map(|below| ino.in_slot(below)).ok_or(FsError::Stale)
             }
@@ -72,14 +70,12 @@ impl Numbers {
 
     /// Returns what a front sees of a number of the pool.
     pub(super) fn shown(&self, ino: Ino) -> Ino {
-        match self {
-            Numbers::Own => ino,
-            Numbers::Moved { slots: (shown, below), .. } if ino.slot() == *below => {
-                ino.in_slot(*shown)
-            }
-            Numbers::Moved { clones, unshown, .. } => {
-                ino.in_slot(clones.lock().show(ino.slot(), unshown))
-            }
+        if ino.slot() == self.slot {
+            return ino.in_slot(OWN);
+        }
+        match &self.clones {
+            None => ino,
+            Some(clones) => ino.in_slot(clones.lock().show(ino.slot(), &self.unshown)),
         }
     }
 }
@@ -104,38 +100,39 @@ impl Clones {
 mod tests {
     use super::*;
 
-    fn moved(slots: (u32, u32)) -> Numbers {
-        Numbers::moved(slots, &Arc::new(AtomicU32::new(FIRST_UNSHOWN)))
+    fn unshown() -> Arc<AtomicU32> {
+        Arc::new(AtomicU32::new(FIRST_UNSHOWN))
     }
 
     #[test]
     fn a_moved_fileset_keeps_its_numbers_and_its_clones_get_others() {
-        let (own, clone) = (Ino(77).in_slot(5), Ino(77).in_slot(8));
-        assert_eq!(Numbers::own().below(clone), Ok(clone));
-        let numbers = moved((5, 9));
-        assert_eq!(numbers.below(own), Ok(Ino(77).in_slot(9)));
-        assert_eq!(numbers.shown(Ino(77).in_slot(9)), own);
+        let (own, clone) = (Ino(77).in_slot(OWN), Ino(77).in_slot(8));
+        let first = Numbers::first(5, &unshown());
+        assert_eq!(first.below(own), Ok(Ino(77).in_slot(5)));
+        assert_eq!(first.shown(Ino(77).in_slot(5)), own);
+        assert_eq!((first.below(clone), first.shown(clone)), (Ok(clone), clone));
+        assert_eq!(first.below(Ino(77).in_slot(5)), Err(FsError::Stale), "it was never shown");
+        let moved = Numbers::moved(9, &unshown());
+        assert_eq!(moved.below(own), Ok(Ino(77).in_slot(9)));
+        assert_eq!(moved.shown(Ino(77).in_slot(9)), own);
         // RY3: what is in slots 5 and 8 of the pool is of others.
-        assert_eq!(numbers.below(clone), Err(FsError::Stale));
-        let shown = numbers.shown(Ino(77).in_slot(5));
+        assert_eq!(moved.below(clone), Err(FsError::Stale));
+        let shown = moved.shown(Ino(77).in_slot(5));
         assert_ne!(shown.slot(), 5);
-        assert_eq!(numbers.below(shown), Ok(Ino(77).in_slot(5)));
-        assert_eq!(numbers.shown(Ino(78).in_slot(5)), Ino(78).in_slot(shown.slot()));
-        let same = moved((5, 5));
-        assert_eq!(same.below(own), Ok(own));
-        assert_eq!(same.below(clone), Err(FsError::Stale));
+        assert_eq!(moved.below(shown), Ok(Ino(77).in_slot(5)));
+        assert_eq!(moved.shown(Ino(78).in_slot(5)), Ino(78).in_slot(shown.slot()));
+        assert_eq!(first.below(shown), Err(FsError::Stale));
     }
 
     #[test]
     fn what_can_not_be_shown_leads_nowhere() {
-        let numbers = moved((1, 2));
+        let numbers = Numbers::moved(2, &unshown());
         for slot in (10..).take(CLONES_MAX) {
             assert_ne!(numbers.shown(Ino(16).in_slot(slot)).slot(), NOWHERE);
         }
         let unseen = numbers.shown(Ino(16).in_slot(9));
         assert_eq!((unseen.slot(), numbers.below(unseen)), (NOWHERE, Err(FsError::Stale)));
-        let last = Arc::new(AtomicU32::new(LAST_UNSHOWN));
-        let numbers = Numbers::moved((1, 2), &last);
+        let numbers = Numbers::moved(2, &Arc::new(AtomicU32::new(LAST_UNSHOWN)));
         assert_eq!(numbers.shown(Ino(16).in_slot(3)).slot(), LAST_UNSHOWN);
         assert_eq!(numbers.shown(Ino(16).in_slot(4)).slot(), NOWHERE);
     }

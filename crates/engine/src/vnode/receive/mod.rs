@@ -38,6 +38,7 @@ use crate::container::{Content, is_one_file};
 use crate::convert::wide;
 use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
+use crate::store::Change;
 use crate::stream::{ReceiveError, ResumeToken, StreamReader};
 
 /// Anodes after which what came is made durable.
@@ -198,7 +199,7 @@ impl Core {
             let record = reader.next_record()?;
             match (&record, kind) {
                 (Record::Anode(bytes, flags), None) => {
-                    let sent = anode_of(self, &begin, bytes)?;
+                    let sent = anode_of(self, &begin, bytes, false)?;
                     if !flags.is_extra {
                         in_turn(last, sent.number)?;
                         last = Some(sent.number);
@@ -251,7 +252,7 @@ fn check_number(begin: &Begin, number: AnodeNo) -> Done<()> {
 }
 
 /// Returns the anode that a record has, if there can be such a one.
-fn anode_of(core: &Core, begin: &Begin, bytes: &[u8; 512]) -> Done<Anode> {
+fn anode_of(core: &Core, begin: &Begin, bytes: &[u8; 512], may_be_nameless: bool) -> Done<Anode> {
     let (number, family) = (AnodeNo(read_u64(bytes, 8)), FilesetId(read_u64(bytes, 16)));
     let decoded =
         Anode::decode(bytes, family, number).map_err(|error| senseless(format!("{error}")))?;
@@ -259,7 +260,11 @@ fn anode_of(core: &Core, begin: &Begin, bytes: &[u8; 512]) -> Done<Anode> {
     check_number(begin, number)?;
     let holds = [
         (anode.generation.0 <= begin.generation_max, "generation"),
-        ((anode.kind == AnodeKind::Internal) == (anode.nlink == 0), "count of names"),
+        (
+            (anode.kind == AnodeKind::Internal) == (anode.nlink == 0)
+                || (may_be_nameless && number != ROOT_ANODE),
+            "count of names",
+        ),
         (number != ROOT_ANODE || anode.kind == AnodeKind::Directory, "kind"),
         (anode.residency.0 == 0, "residency"),
         (anode.orphan_slot.is_none() && anode.fragments == 0 && anode.height == 0, "place"),
@@ -299,7 +304,10 @@ impl Receiving<'_> {
             let of = self.current.take();
             self.current = match (record, of) {
                 (Record::Anode(bytes, flags), None) => {
-                    let sent = anode_of(self.core, &self.begin, &bytes)?;
+                    // What is open in the other pool, and has no name any more, comes at the end
+                    // of a move: whoever has it open goes on here.
+                    let is_last = self.arrival.is_some_and(|arrival| arrival.end.is_some());
+                    let sent = anode_of(self.core, &self.begin, &bytes, is_last)?;
                     progress(sent.number.0, self.begin.anodes_end);
                     Some(self.begin_anode(sent, flags)?)
                 }
@@ -390,6 +398,10 @@ impl Receiving<'_> {
         let mut base = sent.clone();
         base.fileset = self.files.fileset.anodes.family;
         base.pages = 0;
+        if is_nameless(&base) {
+            // Until it is whole, and in the list of such files.
+            base.nlink = 1;
+        }
         if base.kind == AnodeKind::Directory {
             (base.entries, base.depth) = (0, 0);
         }
@@ -604,12 +616,12 @@ impl Receiving<'_> {
         } else {
             let (store, anodes) = (&self.core.store, &self.files.fileset.anodes);
             let counts = self.changing(|| {
-                let mut change = self.files.begin(Reservation::LARGE)?;
+                let change = self.files.begin(Reservation::LARGE)?;
                 let found = anodes.read_anode_of(store, &change, sent.number)?;
                 let anode = found.ok_or(FsError::Stale)?;
                 let counts = (anode.pages, anode.entries, anode.storage);
-                anodes.write_anode(store, &mut change, &finished(sent, &anode, sent.size_bytes))?;
-                change.end();
+                let finished = finished(sent, &anode, sent.size_bytes);
+                self.write_finished(change, finished)?;
                 Ok(counts)
             })?;
             if counts != (sent.pages, sent.entries, sent.storage) {
@@ -624,6 +636,23 @@ impl Receiving<'_> {
         Ok(())
     }
 
+    /// Writes an anode as it was sent; one without a name goes into the list of such (F2). Returns
+    /// it, and the class.
+    fn write_finished(&self, mut change: Change<'_>, mut anode: Anode) -> FsResult<(Anode, u64)> {
+        let (store, anodes) = (&self.core.store, &self.files.fileset.anodes);
+        let mut guard = None;
+        if is_nameless(&anode) {
+            let guard = guard.insert(anodes.lock());
+            self.files.orphan(guard, &mut change, &mut anode)?;
+        }
+        anodes.write_anode(store, &mut change, &anode)?;
+        let applied = change.end();
+        if let Some(guard) = guard {
+            guard.settle(applied.lsn);
+        }
+        Ok((anode, applied.class))
+    }
+
     fn end_file(&self, sent: &Anode) -> FsResult<()> {
         let vnode = self.vnode(sent.number)?;
         let (caller, set) = (Caller::root(), SetAttr::default());
@@ -634,17 +663,21 @@ impl Receiving<'_> {
             })?;
         }
         self.changing(|| {
-            let (mut change, mut state) = self.files.begin_settled(&vnode)?;
+            let (change, mut state) = self.files.begin_settled(&vnode)?;
             let anode = state.anode()?;
             // V3: the size on disk stays what it is until the blocks are in the map.
             let anode = finished(sent, anode, anode.size_bytes);
-            self.files.fileset.anodes.write_anode(&self.core.store, &mut change, &anode)?;
-            let applied = change.end();
+            let (anode, class) = self.write_finished(change, anode)?;
             state.anode = Some(anode);
-            state.class = applied.class;
+            state.class = class;
             Ok(())
         })
     }
+}
+
+/// Whether it is a file that was removed and is open.
+fn is_nameless(anode: &Anode) -> bool {
+    anode.kind != AnodeKind::Internal && anode.nlink == 0
 }
 
 /// Returns an anode as it was sent, with the content that it has here.

@@ -94,6 +94,10 @@ impl Look<'_> {
             let links = self.links.entry(anode.number.0).or_default();
             let is_directory = anode.kind == AnodeKind::Directory;
             let is_root = anode.number == ROOT_ANODE;
+            if anode.nlink == 0 {
+                // It was removed, and somebody has it open.
+                continue;
+            }
             links.stated += match (is_directory, is_root) {
                 (true, true) => 0,
                 (true, false) => sign,
