@@ -2,6 +2,7 @@
 
 mod crash;
 mod groups;
+mod older;
 mod raid5;
 mod raid5_crash;
 mod raid5_scrub;

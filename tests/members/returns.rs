@@ -16,19 +16,19 @@ use super::rebuild::{open, states};
 use super::{Devices, devices_of, get, new_mirror, put, reopened, shared};
 
 /// The slot of the member that goes and comes back.
-const AWAY: usize = 1;
+pub(super) const AWAY: usize = 1;
 
 /// Small ones lie in the log for a while, large ones are written in stripes at once.
 fn length_of(number: u8) -> usize {
     if number.is_multiple_of(2) { 3_000 } else { 90_000 }
 }
 
-fn write(pool: &Pool, number: u8) {
+pub(super) fn write(pool: &Pool, number: u8) {
     let content = content(number, length_of(number));
     put(pool, &format!("f{number}"), &content).expect("there is room");
 }
 
-fn verify(pool: &Pool, numbers: std::ops::Range<u8>, what: &str) {
+pub(super) fn verify(pool: &Pool, numbers: std::ops::Range<u8>, what: &str) {
     for number in numbers {
         let found = get(pool, &format!("f{number}"));
         let is_it = found == Some(content(number, length_of(number)));
@@ -36,7 +36,7 @@ fn verify(pool: &Pool, numbers: std::ops::Range<u8>, what: &str) {
     }
 }
 
-fn grounds() -> [(usize, Devices); 3] {
+pub(super) fn grounds() -> [(usize, Devices); 3] {
     [(2, new_mirror(2)), (3, new_mirror(3)), (4, new_raid5(4))]
 }
 
@@ -45,7 +45,7 @@ fn again(devices: &Devices) -> Devices {
 }
 
 /// Lets jobs work until all members are online; one that has failed is brought back.
-fn finish(pool: &Pool, what: &str) {
+pub(super) fn finish(pool: &Pool, what: &str) {
     for _ in 0..1000 {
         pool.tick().unwrap_or_else(|error| panic!("{what}: {error}"));
         let states = states(pool);
@@ -64,7 +64,7 @@ fn finish(pool: &Pool, what: &str) {
 }
 
 /// Verifies what `devices`, which were closed or cut off, hold without any one of them.
-fn verify_each(devices: &Devices, numbers: std::ops::Range<u8>, what: &str) {
+pub(super) fn verify_each(devices: &Devices, numbers: std::ops::Range<u8>, what: &str) {
     for lost in 0..devices.len() {
         let what = format!("{what}, without {lost}");
         let left = reopened(devices, &all_but(devices.len(), lost));

@@ -39,9 +39,12 @@ fn a_member_that_fails_a_write_is_left_out_before_the_write_is_answered() {
     devices[1].arm(persistently(RequestKind::Write));
     volume.write_fixed(Purpose::Journal, offset, page(1)).expect("one has it");
     assert_eq!(states(&volume), [MemberState::Online, MemberState::Failed]);
-    let label = |at: usize| read_superblock(devices[at].as_ref()).expect("a label").current;
-    assert_eq!(label(0).members[1].state, MemberState::Failed, "durable on the one that remains");
-    let found = [0, 1].map(|at| Found { name: format!("d{at}"), label: label(at) });
+    let found = [0, 1].map(|at| {
+        let read = read_superblock(devices[at].as_ref()).expect("a label");
+        Found { name: format!("d{at}"), label: read.current, settled: read.settled }
+    });
+    let table = &found[0].label.members;
+    assert_eq!(table[1].state, MemberState::Failed, "durable on the one that remains");
     let judged = judge(&found).expect("one has all");
     assert_eq!(judged.slots, [Slot::Current(0), Slot::Stale(1)]);
     let before = devices[1].counts().writes();

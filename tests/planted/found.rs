@@ -235,6 +235,7 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "skeleton::a_member_that_missed_writes_is_not_read_when_it_comes_back",
     ),
+    ("OlderCopyBelieved", "members", "older::an_older_copy_is_not_read_and_gets_all"),
     (
         "LogsNotMadeEqual",
         "members",

@@ -27,7 +27,7 @@ pub const LAYOUT_SLOTS_MAX: usize = 32;
 /// Most epochs of membership that a label remembers.
 pub const MEMBERSHIPS_MAX: usize = 32;
 /// Bytes kept for the path of a member: a longer one is not kept, for it is a hint.
-pub const MEMBER_PATH_BYTES: usize = 80;
+pub const MEMBER_PATH_BYTES: usize = 72;
 /// Most members of a mirror.
 pub const MIRROR_WIDTH_MAX: usize = 3;
 /// Most spares: a pool that loses more than that before somebody looks has no use for another.
@@ -74,6 +74,9 @@ pub struct MemberDisk {
     pub reserved: [u8; 3],
     /// MiB of the pool, from the start, of which a joining member has its share; else 0.
     pub copied_mib: U32,
+    /// While it is away: the last update of the labels that it certainly has, by its sequence. Else
+    /// 0.
+    pub left_at: U64,
     /// Last path that it was opened by, padded with zeros: a hint.
     pub path: [u8; MEMBER_PATH_BYTES],
 }
@@ -86,6 +89,8 @@ pub struct MembershipDisk {
     pub number: U64,
     /// Digest of the epoch before and of the table. Tells two histories apart.
     pub id: U64,
+    /// Sequence of the first label of this epoch; 0: a new pool's.
+    pub sequence: U64,
 }
 
 /// What a member is to the pool.
@@ -145,6 +150,9 @@ pub struct Member {
     /// joining these alone are made anew. `None`: of a member that is online, nothing; of another
     /// everything, for it never was.
     pub missed: Option<Parts>,
+    /// While it is away: sequence of a label that it certainly has. One that comes back with an
+    /// older label is not what went. Else 0.
+    pub left_at: u64,
 }
 
 impl Member {
@@ -152,7 +160,7 @@ impl Member {
     #[must_use]
     pub fn new(id: [u8; 16], size_bytes: u64) -> Member {
         let (state, path) = (MemberState::Online, Vec::new());
-        Member { id, size_bytes, state, path, copied_mib: 0, missed: None }
+        Member { id, size_bytes, state, path, copied_mib: 0, missed: None, left_at: 0 }
     }
 
     /// Returns what a slot has that nobody is in.
@@ -191,6 +199,7 @@ impl Member {
             state: self.state.number(),
             reserved: [0; 3],
             copied_mib: U32::new(self.copied_mib),
+            left_at: U64::new(self.left_at),
             path: path_to_disk(&self.path),
         }
     }
@@ -226,6 +235,7 @@ impl Spare {
             state: STATE_SPARE,
             reserved: [0; 3],
             copied_mib: U32::new(0),
+            left_at: U64::new(0),
             path: path_to_disk(&self.path),
         }
     }
@@ -256,16 +266,23 @@ pub struct Membership {
     pub number: u64,
     /// Digest of the epoch before and of the table.
     pub id: u64,
+    /// Sequence of the first label of this epoch.
+    pub sequence: u64,
 }
 
 impl Membership {
     /// The epoch of a new pool.
-    pub const FIRST: Membership = Membership { number: 1, id: 0 };
+    pub const FIRST: Membership = Membership { number: 1, id: 0, sequence: 0 };
 
     /// Returns the epoch that follows this one, in which the members are as `members` says, and the
-    /// disk groups that were added as `added` does.
+    /// disk groups that were added as `added` does. Label number `sequence` is the first of it.
     #[must_use]
-    pub fn next(self, pool_id: PoolId, members: &[Member], added: &[DiskGroup]) -> Membership {
+    pub fn next(
+        self,
+        pool_id: PoolId,
+        (members, added): (&[Member], &[DiskGroup]),
+        sequence: u64,
+    ) -> Membership {
         let mut text = Vec::with_capacity(16 + members.len() * 17);
         text.extend(self.number.to_le_bytes());
         text.extend(self.id.to_le_bytes());
@@ -280,11 +297,15 @@ impl Membership {
         let (low, high) = pool_id.0.split_at(8);
         let half = |half: &[u8]| half.first_chunk().map_or(0, |half| u64::from_le_bytes(*half));
         let id = siphash13([half(low), half(high)], &text);
-        Membership { number: self.number + 1, id }
+        Membership { number: self.number + 1, id, sequence }
     }
 
     pub(crate) fn to_disk(self) -> MembershipDisk {
-        MembershipDisk { number: U64::new(self.number), id: U64::new(self.id) }
+        MembershipDisk {
+            number: U64::new(self.number),
+            id: U64::new(self.id),
+            sequence: U64::new(self.sequence),
+        }
     }
 }
 
@@ -411,7 +432,13 @@ pub(crate) fn members_of(disk: &[MemberDisk]) -> Result<Vec<Member>, SuperblockE
         if copied_mib != 0 && state != MemberState::Joining {
             return Err(bad);
         }
-        members.push(Member { id: found.id, size_bytes, state, path, copied_mib, missed: None });
+        let left_at = found.left_at.get();
+        let is_away = matches!(state, MemberState::Missing | MemberState::Failed);
+        if left_at != 0 && !is_away {
+            return Err(bad);
+        }
+        let (id, missed) = (found.id, None);
+        members.push(Member { id, size_bytes, state, path, copied_mib, missed, left_at });
     }
     let ends_with_one = members.last().is_some_and(|last| !last.is_gone());
     if ends_with_one && members.iter().any(Member::is_online) { Ok(members) } else { Err(bad) }
@@ -427,7 +454,8 @@ pub(crate) fn spares_of(
     for found in disk {
         let is_member = members.iter().any(|member| member.id == found.id);
         let is_twice = is_member || spares.iter().any(|spare| spare.id == found.id);
-        if found.state != STATE_SPARE || found.copied_mib.get() != 0 || is_twice {
+        let is_blank = found.copied_mib.get() == 0 && found.left_at.get() == 0;
+        if found.state != STATE_SPARE || !is_blank || is_twice {
             return Err(bad);
         }
         let path = path_of(found).ok_or_else(|| bad.clone())?;
@@ -443,9 +471,15 @@ pub(crate) fn memberships_of(
 ) -> Result<Vec<Membership>, SuperblockError> {
     let found: Vec<Membership> = disk
         .iter()
-        .map(|found| Membership { number: found.number.get(), id: found.id.get() })
+        .map(|found| Membership {
+            number: found.number.get(),
+            id: found.id.get(),
+            sequence: found.sequence.get(),
+        })
         .collect();
-    let rises = found.windows(2).all(|pair| pair[0].number.checked_add(1) == Some(pair[1].number));
+    let rises = found.windows(2).all(|pair| {
+        pair[0].number.checked_add(1) == Some(pair[1].number) && pair[0].sequence < pair[1].sequence
+    });
     let last = found.last().map(|last| last.number);
     if rises && last == Some(newest) && newest < SEQUENCE_MAX {
         Ok(found)
@@ -539,7 +573,7 @@ mod tests {
         left[1].state = MemberState::Missing;
         right[0].state = MemberState::Missing;
         let [left, right] =
-            [left, right].map(|members| Membership::FIRST.next(pool_id, &members, &[]));
+            [left, right].map(|members| Membership::FIRST.next(pool_id, (&members, &[]), 2));
         assert_eq!(left.number, right.number);
         assert_ne!(left.id, right.id);
     }

@@ -224,7 +224,7 @@ struct SuperblockDisk {
     /// What members that are away have missed, by rising slots.
     missed: [MissedDisk; MISSED_MAX],
     /// Zero.
-    reserved: [u8; 288],
+    reserved: [u8; 32],
 }
 
 const _: () = assert!(size_of::<SuperblockDisk>() == SUPERBLOCK_BYTES);
@@ -235,7 +235,7 @@ const CRC_COVERS_FROM: usize = 12;
 /// takes zeros for what is there.
 pub const SUPERBLOCK_HEAD_BYTES: usize = 4096;
 /// Most members and spares of which a copy is no longer than its head.
-pub const HEAD_MEMBERS_MAX: usize = 7;
+pub const HEAD_MEMBERS_MAX: usize = 5;
 const _: () = assert!(
     std::mem::offset_of!(SuperblockDisk, members) + HEAD_MEMBERS_MAX * size_of::<MemberDisk>()
         <= SUPERBLOCK_HEAD_BYTES
@@ -638,7 +638,8 @@ impl Superblock {
 
     /// Notes that the states of members are others now, as they are in the table.
     pub fn add_membership(&mut self) {
-        let next = self.membership().next(self.pool_id, &self.members, &self.added);
+        let table = (&self.members[..], &self.added[..]);
+        let next = self.membership().next(self.pool_id, table, self.sequence.saturating_add(1));
         if self.memberships.len() >= MEMBERSHIPS_MAX {
             self.memberships.remove(0);
         }

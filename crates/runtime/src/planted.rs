@@ -120,6 +120,7 @@ bugs! {
     FailureNotLabelled: "A member fails, and no label tells of it (MS1).",
     JoiningMissesWrites: "A joining member does not get the writes of the pool (MS4).",
     AbsentNotLeftBehind: "A pool is changed while a member is away, and no label tells of it.",
+    OlderCopyBelieved: "A member with a label older than all had is read as if it had all (MJ7).",
     LogsNotMadeEqual: "Recovery replays the log of one member and leaves those of others shorter.",
     CopiedWithoutHold: "A piece is copied to a joining member while a write is at it (JN1).",
     RepairWithoutHold: "A bad copy is written again while a write is at the range (RH1).",

@@ -15,6 +15,11 @@
 //!   spare, or has become a member, the newest label of a member says.
 //! - MJ6: A member without which data is nowhere is done without only where the user says so, and
 //!   then nothing is written.
+//! - MJ7: An update of the labels that is settled was durable on all members that got it. One that
+//!   should be current and whose label is older is an older copy, or has lost writes: it has missed
+//!   an unknown part, whatever the table says of it.
+//! - MJ8: A label of the epoch before another, settled by an update as late as the first of that
+//!   one, was written by a half that went on without it: as MJ2.
 //!
 //! Not here: how devices are found, and what is written to them.
 
@@ -125,6 +130,8 @@ pub struct Found {
     pub name: String,
     /// What its label says.
     pub label: Superblock,
+    /// See [`crate::pool::SuperblockReport::settled`].
+    pub settled: u64,
 }
 
 /// What became of a slot.
@@ -136,6 +143,9 @@ pub enum Slot {
     Stale(usize),
     /// It takes the place of another, and does not have all yet: the same number.
     Joining(usize),
+    /// It should be current or joining, and its label is older than that allows (MJ7): the same
+    /// number.
+    Older(usize),
     /// It was not found.
     Absent,
     /// Nobody is in it.
@@ -149,6 +159,8 @@ pub struct Judged {
     pub newest: usize,
     /// What became of each slot.
     pub slots: Vec<Slot>,
+    /// Sequence of a label that all members have that are current.
+    pub settled: u64,
     /// The spares of the newest label: the number of the device among those found; `None`: it is
     /// not there.
     pub spares: Vec<Option<usize>>,
@@ -179,6 +191,8 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
         return Err(MembersError::OnlySpares { device: any.name.clone() });
     };
     let table = &first.label.members;
+    let settled = found.iter().filter(|found| is_of_member(found));
+    let settled = settled.map(|found| found.settled).max().unwrap_or_default();
     let of_nobody = |member: &Member| if member.is_gone() { Slot::Free } else { Slot::Absent };
     let mut slots: Vec<Slot> = table.iter().map(of_nobody).collect();
     let mut spares = vec![None; first.label.spares.len()];
@@ -204,18 +218,24 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
         let Some((member, slot)) = member else {
             return Err(MembersError::Replaced { device: device.name.clone() });
         };
-        if let Slot::Current(other) | Slot::Stale(other) | Slot::Joining(other) = *slot {
+        if let Slot::Current(other)
+        | Slot::Stale(other)
+        | Slot::Joining(other)
+        | Slot::Older(other) = *slot
+        {
             return Err(twice(other));
         }
+        let is_older = device.label.sequence < settled && !planted::is(Planted::OlderCopyBelieved);
         // MJ3.
         *slot = match member.state {
+            MemberState::Online | MemberState::Joining if is_older => Slot::Older(number),
             MemberState::Online => Slot::Current(number),
             MemberState::Joining => Slot::Joining(number),
             MemberState::Missing | MemberState::Failed => Slot::Stale(number),
             MemberState::Gone => Slot::Free,
         };
     }
-    let judged = Judged { newest, slots, spares };
+    let judged = Judged { newest, slots, settled, spares };
     for (layout, own) in disk_groups(&first.label) {
         check_group(layout, table.get(own.clone()), judged.slots.get(own))?;
     }
@@ -270,7 +290,11 @@ fn check_pool(first: &Found, device: &Found) -> Result<(), MembersError> {
 /// MJ2.
 fn check_history(first: &Found, device: &Found) -> Result<(), MembersError> {
     let (history, own) = (&first.label.memberships, device.label.membership());
-    if history.contains(&own) {
+    let next = history.iter().find(|next| next.number == own.number + 1);
+    // MJ8.
+    let went_on = next.is_some_and(|next| device.settled >= next.sequence)
+        && !planted::is(Planted::OlderCopyBelieved);
+    if history.contains(&own) && !went_on {
         return Ok(());
     }
     // An epoch that was forgotten cannot be compared: the same answer, and the user decides.
@@ -307,6 +331,9 @@ pub fn check_enough(judged: &Judged, label: &Superblock) -> Result<(), MembersEr
             return Err(MembersError::DataAway { missing: away_of(members, slots) });
         }
         let current = members.iter().zip(slots).filter(|(member, _)| member.is_online());
+        // What is older than the others cannot have gone on without them.
+        let is_older = |slot: &Slot| matches!(slot, Slot::Older(_));
+        let current = current.filter(|(_, slot)| !is_older(slot));
         let (found, absent): (Vec<_>, Vec<_>) =
             current.partition(|(_, slot)| matches!(slot, Slot::Current(_)));
         if found.len() < absent.len() {
@@ -378,6 +405,7 @@ mod tests {
             .map(|slot| Found {
                 name: format!("d{slot}"),
                 label: Superblock { device_index: slot, ..label.clone() },
+                settled: label.sequence,
             })
             .collect()
     }
@@ -476,6 +504,50 @@ mod tests {
         }
     }
 
+    /// Goal: a member whose label is older than one that all had is told from one whose label a
+    /// crash left behind.
+    #[test]
+    fn an_older_copy_is_known_by_a_label_that_all_had() {
+        for (own, settled, is_older) in [(3, 4, true), (3, 3, false), (4, 4, false), (1, 6, true)] {
+            let mut found = pool(3);
+            for device in &mut found {
+                (device.label.sequence, device.settled) = (settled + 1, settled);
+            }
+            (found[1].label.sequence, found[1].settled) = (own, own);
+            let judged = judge(&found).expect("two of three have all");
+            let expected = if is_older { Slot::Older(1) } else { Slot::Current(1) };
+            assert_eq!(judged.slots, [Slot::Current(0), expected, Slot::Current(2)]);
+            assert_eq!(judged.settled, settled);
+        }
+        let mut found = pool(2);
+        (found[0].label.sequence, found[0].settled) = (5, 5);
+        let judged = judge(&found).expect("one has all");
+        check_enough(&judged, &found[0].label).expect("the other is known to be older");
+        let mut stripes = pool(3);
+        stripes.iter_mut().for_each(|found| found.label.layout = Layout::Raid5 { unit_shift: 14 });
+        (stripes[0].label.sequence, stripes[0].settled) = (5, 5);
+        let error = judge(&stripes).expect_err("two are older, and parity is for one");
+        assert!(matches!(error, MembersError::TooManyAway { .. }), "{error}");
+    }
+
+    /// Goal: a half that went on without an epoch of the other is told from a member that a crash
+    /// left with the last label before it.
+    #[test]
+    fn a_half_that_went_on_in_the_epoch_before_is_refused() {
+        for (own, settled, is_apart) in [(6, 6, true), (4, 4, true), (4, 3, false), (3, 3, false)] {
+            let mut found = pool(2);
+            (found[1].label.sequence, found[1].settled) = (3, 3);
+            leave_behind(&mut found[1], 0, MemberState::Missing);
+            found[1].settled = 4;
+            (found[0].label.sequence, found[0].settled) = (own, settled);
+            let judged = judge(&found);
+            assert_eq!(matches!(judged, Err(MembersError::Apart { .. })), is_apart, "{judged:?}");
+            if let Ok(judged) = judged {
+                assert_eq!(judged.slots, [Slot::Stale(0), Slot::Current(1)]);
+            }
+        }
+    }
+
     /// Goal: a spare is found whatever its label says of the pool, and never decides. Method: its
     /// label is older than all epochs that are remembered, and has the highest sequence.
     #[test]
@@ -487,7 +559,8 @@ mod tests {
         }
         let mut label = Superblock { device_index: 4, ..found[0].label.clone() };
         label.sequence += 1000;
-        found.push(Found { name: "s1".to_owned(), label });
+        let settled = label.sequence;
+        found.push(Found { name: "s1".to_owned(), label, settled });
         for _ in 0..40 {
             leave_behind(&mut found[0], 2, MemberState::Failed);
         }

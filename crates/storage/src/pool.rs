@@ -7,6 +7,9 @@
 //! highest sequence is current, and after an update no copy says anything older: one that rots
 //! later costs nothing.
 //!
+//! A copy of the second step therefore tells that all members that got this update have the first
+//! ([`SuperblockReport::settled`]): whoever shows an older label later is not what it was.
+//!
 //! A pool comes into being with one write: a creation writes all copies but the first, flushes, and
 //! then writes the first. Of a pool that was never mounted, whose copies are those of its creation
 //! ([`SEQUENCE_OF_CREATION`]), every copy must therefore be there (S3): if one was never written
@@ -33,6 +36,9 @@ pub struct SuperblockReport {
     pub current: Superblock,
     /// What was wrong with each copy; `None`: it verifies.
     pub copies: Vec<Option<SuperblockError>>,
+    /// The newest update, by its sequence, that all members have that got it: a copy of its second
+    /// step is here.
+    pub settled: u64,
 }
 
 /// Why a device could not be opened as part of a pool.
@@ -129,8 +135,14 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
     }
     let mut found = Vec::new();
     let mut copies = Vec::new();
+    let mut settled = 0;
     for copy in 0..SUPERBLOCK_COPIES {
         let decoded = read_copy(device, Geometry::superblock_offset(size_bytes, copy), copy);
+        if let Ok(label) = &decoded
+            && steps_of(label.sequence)[1].contains(&copy)
+        {
+            settled = settled.max(label.sequence);
+        }
         copies.push(decoded.as_ref().err().cloned());
         found.extend(decoded.ok());
     }
@@ -150,7 +162,13 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
             expected_bytes: current.own_bytes(),
         });
     }
-    Ok(SuperblockReport { current, copies })
+    Ok(SuperblockReport { current, copies, settled })
+}
+
+/// Returns the copies that the two steps of update number `sequence` write.
+pub(crate) fn steps_of(sequence: u64) -> [[u16; 2]; 2] {
+    let turn = u16::from(!sequence.is_multiple_of(2));
+    [[turn, 2], [1 - turn, 3]]
 }
 
 /// Whether the creation of the pool has written some copies and not yet all (S3). One that is torn
@@ -292,8 +310,7 @@ pub fn update_all_superblocks(
     superblock: &mut Superblock,
 ) -> Result<(), DeviceError> {
     superblock.sequence += 1;
-    let turn = u16::from(!superblock.sequence.is_multiple_of(2));
-    for copies in [[turn, 2], [1 - turn, 3]] {
+    for copies in steps_of(superblock.sequence) {
         for copy in copies {
             write_superblock_copy(device.as_ref(), superblock, copy)?;
         }

@@ -81,7 +81,7 @@ fn a_pool_in_stripes_comes_back_as_it_was_written() {
 /// Goal: a label of a spare says whose it is, and no copy is cut short of spares that it lists.
 #[test]
 fn the_label_of_a_spare_comes_back_as_it_was_written() {
-    for count in [1, 6, 7, 8] {
+    for count in [1, 4, 5, 8] {
         let mut spares: Vec<Spare> = (1..=count).map(|id| Spare::new([id; 16], 1 << 30)).collect();
         spares.iter_mut().for_each(|spare| spare.id[0] += 100);
         let of_spare = Superblock { device_index: u16::from(count), spares, ..sample() };
@@ -89,7 +89,7 @@ fn the_label_of_a_spare_comes_back_as_it_was_written() {
         assert_eq!(Superblock::decode(&without_rest(bytes), 0), Ok(of_spare.clone()), "{count}");
         assert!(of_spare.is_of_spare());
         assert_eq!(of_spare.device_id(), of_spare.spares[usize::from(count) - 1].id);
-        assert_eq!(bytes_in_use(&bytes) == SUPERBLOCK_HEAD_BYTES, count < 7, "{count}");
+        assert_eq!(bytes_in_use(&bytes) == SUPERBLOCK_HEAD_BYTES, count < 5, "{count}");
     }
     assert!(!sample().is_of_spare());
 }

@@ -326,7 +326,8 @@ impl Volume {
         }
         let composite = edition.composite.clone().or_else(|| {
             let slots = vec![Slot::new(Some(Arc::clone(&edition.device)), MemberState::Online)];
-            let (label, needed) = (Some(superblock.clone()), needed_of(Layout::Single, 1));
+            let label = Some((superblock.clone(), superblock.sequence));
+            let needed = needed_of(Layout::Single, 1);
             let set = MemberSet::new(slots, label, needed, &superblock.geometry);
             layout_over(superblock, None, set).ok()
         });

@@ -52,8 +52,9 @@ impl Volume {
     pub fn open_members(opening: Opening) -> Result<(Volume, Superblock), PoolError> {
         let mut found = Vec::with_capacity(opening.devices.len());
         for device in &opening.devices {
-            let label = read_superblock(device.as_ref())?.current;
-            found.push(Found { name: device.info().name.clone(), label });
+            let read = read_superblock(device.as_ref())?;
+            let (label, settled) = (read.current, read.settled);
+            found.push(Found { name: device.info().name.clone(), label, settled });
         }
         let judged = members::judge(&found)?;
         let mut superblock = found.swap_remove(judged.newest).label;
@@ -72,7 +73,8 @@ impl Volume {
         }
         let slots = slots_of(&mut superblock, &judged, &opening.devices);
         let spares = spares_of(&mut superblock, &judged, &opening.devices);
-        let volume = Volume::over(slots, &superblock, Some(superblock.clone()))?;
+        let label = Some((superblock.clone(), judged.settled));
+        let volume = Volume::over(slots, &superblock, label)?;
         if let Some(members) = volume.members() {
             members.spares.add(spares);
         }
@@ -125,7 +127,7 @@ impl Volume {
     fn over(
         slots: Vec<Slot>,
         superblock: &Superblock,
-        label: Option<Superblock>,
+        label: Option<(Superblock, u64)>,
     ) -> Result<Volume, PoolError> {
         let own = |slots_of: &Range<usize>| -> Vec<Slot> {
             slots.iter().skip(slots_of.start).take(slots_of.len()).cloned().collect()
@@ -235,17 +237,27 @@ fn slots_of(superblock: &mut Superblock, judged: &Judged, devices: &[SharedDevic
     for (member, slot) in superblock.members.iter_mut().zip(&judged.slots) {
         let device = match slot {
             // MJ3: what has missed writes is not read or written before it comes back.
-            members::Slot::Current(at) | members::Slot::Joining(at) | members::Slot::Stale(at) => {
-                devices.get(*at)
-            }
+            members::Slot::Current(at)
+            | members::Slot::Joining(at)
+            | members::Slot::Stale(at)
+            | members::Slot::Older(at) => devices.get(*at),
             members::Slot::Absent | members::Slot::Free => None,
         };
         if let Some(device) = device.filter(|device| device.info().name.starts_with('/')) {
             member.set_path(device.info().name.as_bytes());
         }
-        let mut slot = Slot::new(device.map(Arc::clone), member.state);
-        slot.missed = member.missed;
-        slots.push(slot);
+        let mut at = Slot::new(device.map(Arc::clone), member.state);
+        at.missed = member.missed;
+        if let (members::Slot::Older(_), Some(device)) = (slot, device) {
+            tracing::warn!(
+                device = device.info().name,
+                "its label is older than one that all members had: an older copy is in its place, \
+                 or it has lost writes; it is not read, and gets all that the pool holds"
+            );
+            // MJ7: the labels say so before anything is written.
+            (at.state, at.missed) = (MemberState::Missing, None);
+        }
+        slots.push(at);
     }
     slots
 }

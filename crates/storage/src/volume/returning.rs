@@ -10,6 +10,8 @@
 //!   and while no request to it is unanswered: none of them may land later than what it gets now.
 //! - RN2: The map of a member lives until the labels call it online. One that goes again meanwhile
 //!   keeps all of it, and what it misses then besides.
+//! - RN3: A member whose label is older than the one it had when it went is not what went, but an
+//!   older copy of it: what its map says does not hold, and it gets everything.
 //!
 //! # Crashes
 //!
@@ -84,8 +86,8 @@ impl Volume {
     pub fn begin_return(&self, device: SharedDevice) -> Result<usize, ReturnError> {
         let members = self.members().ok_or(ReplaceError::NotSeveral)?;
         let name = device.info().name.clone();
-        let label = read_superblock(device.as_ref())?.current;
-        let found = Found { name, label };
+        let read = read_superblock(device.as_ref())?;
+        let found = Found { name, label: read.current, settled: read.settled };
         // A slot is one member's for as long as it is there (MB1): the lock is not needed for it.
         let (pool, id) = (members.label(), found.label.device_id());
         let last = pool.and_then(|pool| pool.members.iter().position(|member| member.id == id));
@@ -106,7 +108,10 @@ impl Volume {
             } else {
                 members.in_flight()
             };
-            let missed = at.missed.map(|missed| missed.with(in_flight));
+            // RN3.
+            let is_older =
+                found.label.sequence < member.left_at && !planted::is(Planted::OlderCopyBelieved);
+            let missed = at.missed.filter(|_| !is_older).map(|missed| missed.with(in_flight));
             *at = Slot::new(Some(device), MemberState::Joining);
             at.missed = missed;
             Change::States
@@ -123,7 +128,8 @@ impl Volume {
         found: &Found,
         device: &SharedDevice,
     ) -> Result<usize, ReturnError> {
-        let pool = Found { name: self.name().to_owned(), label: label.clone() };
+        let settled = label.sequence;
+        let pool = Found { name: self.name().to_owned(), label: label.clone(), settled };
         let slot = judge_return(&pool, found)?;
         self.check_fits(label, slot, device)?;
         if let Some(slot) = slots.iter().position(|slot| slot.state == MemberState::Joining) {

@@ -28,8 +28,11 @@
 //! the lock of the label is behind every lock of the
 //! engine and held while labels are written.
 
+mod labels;
+
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
@@ -40,6 +43,8 @@ use parking_lot::RwLock;
 use runtime::planted::{self, Planted};
 use runtime::sync::Mutex;
 
+pub(super) use self::labels::take_table;
+use self::labels::{note_states, write_copies, write_labels};
 use super::ranges::{Closed, Hold, InFlight, Ranges};
 use super::slot::{Counted, Pending, Slot};
 use super::spares::SpareDevices;
@@ -47,7 +52,7 @@ use crate::device::{
     AlignedBuffer, Completion, DeviceError, Operation, PendingRequest, Purpose, RequestKind,
     SharedDevice, Ticket,
 };
-use crate::pool::{SEQUENCE_OF_CREATION, submit_superblock_copy};
+use crate::pool::SEQUENCE_OF_CREATION;
 
 /// The members at one moment, by slot.
 pub type View = Arc<Vec<Slot>>;
@@ -80,6 +85,8 @@ enum Standing {
 struct Roster {
     /// The label as it was written last; `None`: there is no pool yet.
     label: Mutex<Option<Superblock>>,
+    /// Sequence of the last label that all members have which get writes.
+    settled: AtomicU64,
     /// By slot. Held for a copy or an exchange only: a plain lock.
     sets: RwLock<Vec<Weak<MemberSet>>>,
 }
@@ -153,15 +160,18 @@ fn is_short(sets: &[Arc<MemberSet>], slots: &[Slot]) -> bool {
 
 impl MemberSet {
     /// Returns the members in `slots` of a pool of this geometry, of which at least `needed` must
-    /// stay online. `label` is the newest of theirs; `None` while the pool is being made.
+    /// stay online. `label` is the newest of theirs, and the sequence of one that all of them have
+    /// that should be current; `None` while the pool is being made.
     #[must_use]
     pub fn new(
         slots: Vec<Slot>,
-        label: Option<Superblock>,
+        label: Option<(Superblock, u64)>,
         needed: usize,
         geometry: &Geometry,
     ) -> Arc<MemberSet> {
-        let roster = Roster { label: Mutex::new(label), sets: RwLock::default() };
+        let (label, settled) = label.unzip();
+        let settled = AtomicU64::new(settled.unwrap_or_default());
+        let roster = Roster { label: Mutex::new(label), settled, sets: RwLock::default() };
         let set = MemberSet::of(Arc::new(roster), 0, slots, (needed, geometry));
         set.join_roster();
         set
@@ -373,7 +383,7 @@ impl MemberSet {
         for slot in slots.iter_mut().filter(|slot| slot.is_away()) {
             slot.missed = slot.missed.map(|missed| missed.with(*parts));
         }
-        note_states(&mut superblock, &mut slots);
+        note_states(&sets, &mut superblock, &mut slots);
         write_labels(&sets, &mut slots, &mut superblock, None)?;
         *label = Some(superblock);
         spread(&sets, &slots);
@@ -425,7 +435,7 @@ impl MemberSet {
             "{error}; the member has failed, and the pool goes on without it: replace it"
         );
         let mut superblock = known.clone();
-        note_states(&mut superblock, &mut slots);
+        note_states(&sets, &mut superblock, &mut slots);
         superblock.add_membership();
         if !planted::is(Planted::FailureNotLabelled) {
             write_labels(&sets, &mut slots, &mut superblock, None)?;
@@ -512,7 +522,7 @@ impl MemberSet {
             Change::Nothing => return Ok(()),
             Change::Table => {}
             Change::States => {
-                note_states(&mut superblock, &mut slots);
+                note_states(&sets, &mut superblock, &mut slots);
                 superblock.add_membership();
             }
         }
@@ -522,8 +532,8 @@ impl MemberSet {
         Ok(())
     }
 
-    /// The label of a member that is absent and was online says from now on that it has missed
-    /// writes, durably. Nothing may be written before that.
+    /// The label of a member that should be current, and is absent or older than the others, says
+    /// from now on that it has missed writes, durably. Nothing may be written before that.
     ///
     /// # Errors
     ///
@@ -536,14 +546,14 @@ impl MemberSet {
             };
             slot.device.is_none() && !is_known
         };
-        if !self.all().iter().any(is_new) {
-            return Ok(());
-        }
-        self.change(|slots, _| {
+        self.change(|slots, label| {
+            let table = label.members.iter();
+            // It has been left out already: see `Volume::open_members`.
+            let is_older = table.zip(&*slots).any(|(it, slot)| it.is_written() && slot.is_away());
             let absent = slots.iter_mut().filter(|slot| is_new(slot));
             // What was in flight at a crash recovery writes again, to all that are there: 0064.
-            absent.for_each(|slot| slot.leave(MemberState::Missing, Parts::NONE));
-            Change::States
+            let absent = absent.map(|slot| slot.leave(MemberState::Missing, Parts::NONE)).count();
+            if is_older || absent > 0 { Change::States } else { Change::Nothing }
         })
     }
 
@@ -565,6 +575,7 @@ impl MemberSet {
                 return Err(error);
             }
         }
+        self.roster.settled.fetch_max(superblock.sequence, Ordering::SeqCst);
         *label = Some(superblock.clone());
         Ok(())
     }
@@ -585,114 +596,6 @@ impl MemberSet {
         }
         Ok(())
     }
-}
-
-/// Makes what `superblock` says of members and disk groups what `known` does.
-pub(super) fn take_table(superblock: &mut Superblock, known: &Superblock) {
-    superblock.members.clone_from(&known.members);
-    if !planted::is(Planted::SparesForgotten) {
-        superblock.spares.clone_from(&known.spares);
-    }
-    superblock.memberships.clone_from(&known.memberships);
-    superblock.added.clone_from(&known.added);
-    superblock.geometry.clone_from(&known.geometry);
-}
-
-/// Writes `superblock` to the labels of all of `slots` that get writes. One that does not do it
-/// fails, and the others are told. That in slot `last` is written when the others are durable.
-fn write_labels(
-    sets: &[Arc<MemberSet>],
-    slots: &mut [Slot],
-    superblock: &mut Superblock,
-    last: Option<usize>,
-) -> Result<(), DeviceError> {
-    let all: Vec<usize> = (0..slots.len()).collect();
-    let (late, early): (Vec<usize>, Vec<usize>) = all.into_iter().partition(|at| Some(*at) == last);
-    loop {
-        superblock.sequence += 1;
-        let turn = u16::from(!superblock.sequence.is_multiple_of(2));
-        let mut failed = Vec::new();
-        for (which, copies) in [&early, &late]
-            .into_iter()
-            .filter(|which| !which.is_empty())
-            .flat_map(|which| [[turn, 2], [1 - turn, 3]].map(|copies| (which, copies)))
-        {
-            failed.extend(write_copies(slots, which, 0, superblock, &copies));
-            if !failed.is_empty() {
-                break;
-            }
-        }
-        if failed.is_empty() {
-            return Ok(());
-        }
-        for (at, error) in failed {
-            let was_joining = slots[at].state == MemberState::Joining;
-            slots[at].count_error(RequestKind::Write);
-            let unflushed = unflushed(sets, &slots[at], at);
-            slots[at].leave(MemberState::Failed, unflushed);
-            if !was_joining && is_short(sets, slots) {
-                return Err(error);
-            }
-            tracing::error!("{error}; the member has failed: replace it");
-        }
-        note_states(superblock, slots);
-        superblock.add_membership();
-    }
-}
-
-/// Notes in the table what `slots` are now.
-fn note_states(superblock: &mut Superblock, slots: &mut [Slot]) {
-    // Maps are of the first disk group: members of another get all of it when they come back.
-    slots.iter_mut().skip(superblock.width).for_each(|slot| slot.missed = None);
-    for (member, slot) in superblock.members.iter_mut().zip(slots) {
-        // A slot that no set has: the table alone says what is there.
-        if slot.state == MemberState::Gone {
-            continue;
-        }
-        member.state = slot.state;
-        member.missed = slot.missed;
-        if slot.state != MemberState::Joining {
-            member.copied_mib = 0;
-        }
-    }
-}
-
-/// Writes copies of `superblock` to those of `slots` that `which` names and that get writes, and
-/// flushes. `first_slot` is what the first of `slots` has in the pool. Returns who has not done it.
-fn write_copies(
-    slots: &[Slot],
-    which: &[usize],
-    first_slot: usize,
-    superblock: &Superblock,
-    copies: &[u16],
-) -> Vec<(usize, DeviceError)> {
-    let device_in = |at: &usize| Some((*at, slots.get(*at)?.writable()?));
-    let devices: Vec<(usize, &SharedDevice)> = which.iter().filter_map(device_in).collect();
-    let mut tickets = Vec::new();
-    for &(at, device) in &devices {
-        let own = Superblock { device_index: index_of(first_slot + at), ..superblock.clone() };
-        for &copy in copies {
-            tickets.push((at, submit_superblock_copy(device.as_ref(), &own, copy)));
-        }
-    }
-    let mut failed: Vec<(usize, DeviceError)> = Vec::new();
-    let mut wait_for = |tickets: Vec<(usize, Ticket)>| {
-        for (at, ticket) in tickets {
-            if let Err(error) = ticket.wait()
-                && failed.iter().all(|(other, _)| *other != at)
-            {
-                failed.push((at, error));
-            }
-        }
-    };
-    wait_for(tickets);
-    let flush = |device: &SharedDevice| device.submit(Purpose::Superblock, Operation::Flush);
-    wait_for(devices.iter().map(|(at, device)| (*at, flush(device))).collect());
-    failed
-}
-
-fn index_of(slot: usize) -> u16 {
-    u16::try_from(slot).expect("a pool has few members")
 }
 
 /// Requests to several members.

@@ -1,0 +1,144 @@
+//! Writing the labels of all members, and what they say of each.
+//!
+//! An update goes to all that get writes, in two steps with a flush between them: see
+//! [`crate::pool`]. Called with the lock of the label held.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use format::members::MemberState;
+use format::superblock::Superblock;
+use runtime::planted::{self, Planted};
+
+use super::{MemberSet, is_short, unflushed};
+use crate::device::{DeviceError, Operation, Purpose, RequestKind, SharedDevice, Ticket};
+use crate::pool::{steps_of, submit_superblock_copy};
+use crate::volume::slot::Slot;
+
+/// Makes what `superblock` says of members and disk groups what `known` does.
+pub(in crate::volume) fn take_table(superblock: &mut Superblock, known: &Superblock) {
+    superblock.members.clone_from(&known.members);
+    if !planted::is(Planted::SparesForgotten) {
+        superblock.spares.clone_from(&known.spares);
+    }
+    superblock.memberships.clone_from(&known.memberships);
+    superblock.added.clone_from(&known.added);
+    superblock.geometry.clone_from(&known.geometry);
+}
+
+/// Writes `superblock` to the labels of all of `slots` that get writes. One that does not do it
+/// fails, and the others are told. That in slot `last` is written when the others are durable.
+pub(super) fn write_labels(
+    sets: &[Arc<MemberSet>],
+    slots: &mut [Slot],
+    superblock: &mut Superblock,
+    last: Option<usize>,
+) -> Result<(), DeviceError> {
+    let all: Vec<usize> = (0..slots.len()).collect();
+    let (late, early): (Vec<usize>, Vec<usize>) = all.into_iter().partition(|at| Some(*at) == last);
+    loop {
+        superblock.sequence += 1;
+        let mut failed = Vec::new();
+        // The second step begins when all have the first: see `SuperblockReport::settled`.
+        let steps = steps_of(superblock.sequence);
+        for (copies, which) in steps
+            .into_iter()
+            .flat_map(|copies| [&early, &late].map(|which| (copies, which)))
+            .filter(|(_, which)| !which.is_empty())
+        {
+            failed.extend(write_copies(slots, which, 0, superblock, &copies));
+            if !failed.is_empty() {
+                break;
+            }
+        }
+        if failed.is_empty() {
+            note_settled(sets, superblock.sequence);
+            return Ok(());
+        }
+        for (at, error) in failed {
+            let was_joining = slots[at].state == MemberState::Joining;
+            slots[at].count_error(RequestKind::Write);
+            let unflushed = unflushed(sets, &slots[at], at);
+            slots[at].leave(MemberState::Failed, unflushed);
+            if !was_joining && is_short(sets, slots) {
+                return Err(error);
+            }
+            tracing::error!("{error}; the member has failed: replace it");
+        }
+        note_states(sets, superblock, slots);
+        superblock.add_membership();
+    }
+}
+
+/// All members that get writes have label number `sequence`.
+fn note_settled(sets: &[Arc<MemberSet>], sequence: u64) {
+    if let Some(set) = sets.first() {
+        set.roster.settled.fetch_max(sequence, Ordering::SeqCst);
+    }
+}
+
+/// Notes in the table what `slots` are now.
+pub(super) fn note_states(
+    sets: &[Arc<MemberSet>],
+    superblock: &mut Superblock,
+    slots: &mut [Slot],
+) {
+    let settled = sets.first().map_or(0, |set| set.roster.settled.load(Ordering::SeqCst));
+    // Maps are of the first disk group: members of another get all of it when they come back.
+    slots.iter_mut().skip(superblock.width).for_each(|slot| slot.missed = None);
+    for (member, slot) in superblock.members.iter_mut().zip(slots) {
+        // A slot that no set has: the table alone says what is there.
+        if slot.state == MemberState::Gone {
+            continue;
+        }
+        // It is from now on that it gets no labels.
+        member.left_at = match (member.is_written(), slot.is_away()) {
+            (true, true) => settled,
+            (false, true) => member.left_at,
+            (_, false) => 0,
+        };
+        member.state = slot.state;
+        member.missed = slot.missed;
+        if slot.state != MemberState::Joining {
+            member.copied_mib = 0;
+        }
+    }
+}
+
+/// Writes copies of `superblock` to those of `slots` that `which` names and that get writes, and
+/// flushes. `first_slot` is what the first of `slots` has in the pool. Returns who has not done it.
+pub(super) fn write_copies(
+    slots: &[Slot],
+    which: &[usize],
+    first_slot: usize,
+    superblock: &Superblock,
+    copies: &[u16],
+) -> Vec<(usize, DeviceError)> {
+    let device_in = |at: &usize| Some((*at, slots.get(*at)?.writable()?));
+    let devices: Vec<(usize, &SharedDevice)> = which.iter().filter_map(device_in).collect();
+    let mut tickets = Vec::new();
+    for &(at, device) in &devices {
+        let own = Superblock { device_index: index_of(first_slot + at), ..superblock.clone() };
+        for &copy in copies {
+            tickets.push((at, submit_superblock_copy(device.as_ref(), &own, copy)));
+        }
+    }
+    let mut failed: Vec<(usize, DeviceError)> = Vec::new();
+    let mut wait_for = |tickets: Vec<(usize, Ticket)>| {
+        for (at, ticket) in tickets {
+            if let Err(error) = ticket.wait()
+                && failed.iter().all(|(other, _)| *other != at)
+            {
+                failed.push((at, error));
+            }
+        }
+    };
+    wait_for(tickets);
+    let flush = |device: &SharedDevice| device.submit(Purpose::Superblock, Operation::Flush);
+    wait_for(devices.iter().map(|(at, device)| (*at, flush(device))).collect());
+    failed
+}
+
+fn index_of(slot: usize) -> u16 {
+    u16::try_from(slot).expect("a pool has few members")
+}

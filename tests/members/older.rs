@@ -1,0 +1,125 @@
+//! An older copy of a member is in its place: an image that was put back, a snapshot, a device that
+//! lost what it had answered. It is not believed, and what the others have is not overwritten.
+
+use engine::{OpenError, RebuildReport};
+use format::members::MemberState;
+use storage::device::sim::Image;
+use storage::members::MembersError;
+use storage::pool::PoolError;
+
+use super::raid5::all_but;
+use super::rebuild::{open, states};
+use super::returns::{AWAY, finish, grounds, verify, verify_each, write};
+use super::{Devices, devices_of, reopened};
+
+/// Opens the pool, writes a file, and closes it.
+fn session(devices: &Devices, number: u8) -> Devices {
+    let devices = reopened(devices, &(0..devices.len()).collect::<Vec<_>>());
+    let pool = open(&devices).expect("enough are there");
+    write(&pool, number);
+    pool.close().expect("nothing fails");
+    devices
+}
+
+/// Returns the devices with `image` in the place of one.
+fn with_older(devices: &Devices, image: &Image) -> Devices {
+    let mut images: Vec<Image> = devices.iter().map(|device| device.image()).collect();
+    images[AWAY] = image.clone();
+    devices_of(images)
+}
+
+/// Nothing that is in use is passed over: in stripes free segments are.
+fn assert_all_anew(report: &RebuildReport, count: usize, what: &str) {
+    let is_mirror = count < 4;
+    assert!(!is_mirror || report.passed_over_bytes == 0, "{what}: {report:?}");
+}
+
+/// Goal: of a member that is older than the others nothing is read, and it gets everything. Method:
+/// its image of a closed pool, or of one that is in use, is put back after further sessions, or
+/// after the one alone; then each other member is lost.
+#[test]
+fn an_older_copy_is_not_read_and_gets_all() {
+    for (count, base) in grounds() {
+        for sessions in 1..4 {
+            for is_in_use in [false, true] {
+                let what = format!("{count} members, {sessions} sessions, in use: {is_in_use}");
+                let first = session(&base, 0);
+                let older = if is_in_use {
+                    let used = reopened(&first, &(0..count).collect::<Vec<_>>());
+                    let pool = open(&used).expect("all are there");
+                    write(&pool, 1);
+                    used[AWAY].image()
+                } else {
+                    first[AWAY].image()
+                };
+                let last = (0..sessions).fold(first, |devices, at| session(&devices, at + 1));
+                let devices = with_older(&last, &older);
+                let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_eq!(states(&pool)[AWAY], MemberState::Missing, "{what}");
+                verify(&pool, 0..sessions + 1, &what);
+                assert_eq!(pool.members()[AWAY].counts.io.reads(), 0, "{what}");
+                finish(&pool, &what);
+                let report = pool.rebuild_report().expect("there was one");
+                assert_all_anew(&report, count, &what);
+                pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+                drop(pool);
+                verify_each(&devices, 0..sessions + 1, &what);
+            }
+        }
+    }
+}
+
+/// Goal: an older copy that was opened without the others, which went on meanwhile, and they are
+/// two halves: nothing is written to either.
+#[test]
+fn an_older_copy_that_was_used_alone_is_another_half() {
+    let base = super::new_mirror(2);
+    for (sessions, alone) in [(1, 1), (1, 4), (3, 1)] {
+        let what = format!("{sessions} sessions, then {alone} of the copy");
+        let first = session(&base, 0);
+        let older = devices_of(vec![first[AWAY].image()]);
+        let last = (0..sessions).fold(first, |devices, at| session(&devices, at + 1));
+        let used = (0..alone).fold(older, |devices, at| session(&devices, 100 + at));
+        let devices = with_older(&last, &used[0].image());
+        let before = [devices[0].image(), devices[1].image()].map(|image| image.content_hash());
+        let error = super::open(&devices).expect_err("they went on apart");
+        let OpenError::Pool(PoolError::Members(MembersError::Apart { .. })) = error else {
+            panic!("{what}: {error}")
+        };
+        let after = [devices[0].image(), devices[1].image()].map(|image| image.content_hash());
+        assert_eq!(before, after, "{what}: nothing was changed");
+    }
+}
+
+/// Goal: a member that comes back as an older copy than what went gets everything: what it missed
+/// before it went is in no map.
+#[test]
+fn one_that_comes_back_older_than_it_went_gets_all() {
+    for (count, base) in grounds() {
+        for is_found_at_open in [true, false] {
+            let what = format!("{count} members, at an open: {is_found_at_open}");
+            let first = session(&base, 0);
+            let older = first[AWAY].image();
+            let whole = session(&first, 1);
+            let left = session(&reopened(&whole, &all_but(count, AWAY)), 2);
+            let mut images: Vec<Image> = left.iter().map(|device| device.image()).collect();
+            images.insert(AWAY, older);
+            let devices = devices_of(images);
+            let pool = if is_found_at_open {
+                open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"))
+            } else {
+                let others: Devices =
+                    all_but(count, AWAY).iter().map(|at| devices[*at].clone()).collect();
+                let pool = open(&others).unwrap_or_else(|error| panic!("{what}: {error}"));
+                pool.return_member(devices[AWAY].clone()).expect("it is the member");
+                pool
+            };
+            finish(&pool, &what);
+            let report = pool.rebuild_report().expect("there was one");
+            assert_all_anew(&report, count, &what);
+            pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+            drop(pool);
+            verify_each(&devices, 0..3, &what);
+        }
+    }
+}
