@@ -18,6 +18,7 @@ use super::{Devices, POOL_BYTES, devices_of, get, new_mirror, open, put, shared}
 
 const MIB: usize = 1 << 20;
 const RAID5: Layout = Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT };
+const STRIPE: Layout = Layout::Stripe { unit_shift: UNIT_SHIFT_DEFAULT };
 
 pub(super) fn content(name: usize, version: usize, bytes: usize) -> Vec<u8> {
     format!("file {name} version {version} ").bytes().cycle().take(bytes).collect()
@@ -33,7 +34,7 @@ pub(super) fn new_pool(
 ) -> Devices {
     let images = match layout {
         Layout::Mirror => new_mirror(width).iter().map(|device| device.image()).collect(),
-        Layout::Single | Layout::Stripe { .. } | Layout::Raid5 { .. } => {
+        Layout::Single | Layout::RoundRobin | Layout::Stripe { .. } | Layout::Raid5 { .. } => {
             let devices = devices_of(vec![Image::blank(POOL_BYTES); width]);
             let mut options = CreateOptions::new(POOL_BYTES, [5; 64]);
             options.geometry.journal_bytes = Some(1 << 20);
@@ -84,6 +85,10 @@ fn what_is_written_after_a_group_was_added_lies_on_all_groups() {
         (RAID5, 3, RAID5, 3),
         (RAID5, 3, Layout::Mirror, 2),
         (RAID5, 3, Layout::Single, 1),
+        (RAID5, 3, STRIPE, 2),
+        (STRIPE, 2, STRIPE, 2),
+        (STRIPE, 2, RAID5, 3),
+        (Layout::Mirror, 2, Layout::RoundRobin, 2),
     ];
     for (first, width, added, more) in cases {
         let what = format!("{} and {}", first.word(), added.word());

@@ -12,6 +12,7 @@ mod removal;
 mod replace;
 mod returns;
 mod roles;
+mod round_robin;
 mod scrub;
 mod set;
 mod skeleton;

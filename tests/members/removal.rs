@@ -83,7 +83,8 @@ fn judge(pool: &Pool, what: &str) {
 /// devices are blank, and the pool is what it was without it. It can be added again at once.
 #[test]
 fn a_disk_group_is_emptied_and_taken_out_and_can_come_back() {
-    for (layout, width) in [(Layout::Single, 1), (Layout::Mirror, 2)] {
+    let stripe = Layout::Stripe { unit_shift: 14 };
+    for (layout, width) in [(Layout::Single, 1), (Layout::Mirror, 2), (stripe, 2)] {
         let what = layout.word();
         let (devices, pool) = filled(layout, width);
         let with = pool.status().space.capacity;

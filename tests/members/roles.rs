@@ -18,12 +18,13 @@ use super::{Devices, POOL_BYTES, devices_of, get, open, put, shared};
 
 const MIB: usize = 1 << 20;
 const RAID5: Layout = Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT };
+const STRIPE: Layout = Layout::Stripe { unit_shift: UNIT_SHIFT_DEFAULT };
 
 /// A disk group to be made: its layout, its devices, whether data may lie there.
-type Spec = (Layout, usize, bool);
+pub(super) type Spec = (Layout, usize, bool);
 
 /// Makes a pool on new devices of `bytes` each; the first disk group has the metadata.
-fn make(specs: &[Spec], bytes: u64) -> (Devices, Result<(), OpenError>) {
+pub(super) fn make(specs: &[Spec], bytes: u64) -> (Devices, Result<(), OpenError>) {
     let count: usize = specs.iter().map(|(_, width, _)| width).sum();
     let devices = devices_of(vec![Image::blank(bytes); count]);
     let made = make_on(specs, &devices);
@@ -53,8 +54,10 @@ fn data_writes(devices: &[Arc<storage::device::sim::SimDevice>]) -> u64 {
 /// and no more than is there is promised; all is there after a close, and a check finds nothing.
 #[test]
 fn each_disk_group_has_what_its_roles_say() {
-    let cases: [&[Spec]; 5] = [
+    let cases: [&[Spec]; 7] = [
         &[(Layout::Mirror, 2, false), (RAID5, 4, true)],
+        &[(Layout::Mirror, 2, false), (STRIPE, 3, true)],
+        &[(Layout::Mirror, 2, false), (Layout::RoundRobin, 3, true)],
         &[(Layout::Single, 1, false), (Layout::Single, 1, true)],
         &[(Layout::Mirror, 2, false), (Layout::Single, 1, true), (Layout::Mirror, 2, true)],
         &[(RAID5, 3, false), (RAID5, 3, true)],

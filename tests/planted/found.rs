@@ -279,6 +279,11 @@ pub(crate) const FOUND: &[Row] = &[
     ),
     ("ScrubTrustsBadRow", "members", "raid5_scrub::parity_is_never_made_to_match_what_is_bad"),
     (
+        "TurnForgotten",
+        "members",
+        "round_robin::each_file_lies_on_one_member_and_files_take_them_in_turn",
+    ),
+    (
         "StripeLostAsZeros",
         "members",
         "stripe::a_unit_of_a_lost_member_is_an_error_and_a_page_has_another_copy",

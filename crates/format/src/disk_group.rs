@@ -106,6 +106,9 @@ pub struct GroupRange {
     pub last_fragments: u32,
     /// How they lie in stripes; `None`: they do not.
     pub stripe: Option<StripeShape>,
+    /// Which part of their disk group they are, where each of its members has allocation groups of
+    /// its own: that member, counted from the first; `None`: they lie on all.
+    pub lane: Option<u8>,
     /// Whether their disk group leaves: nothing new goes there.
     pub is_leaving: bool,
 }
@@ -144,7 +147,36 @@ impl Geometry {
         }
         let last_fragments = u32::try_from(last).ok()?.checked_mul(self.segment_fragments)?;
         let count = u32::try_from(count).ok().filter(|count| *count > 0)?;
-        Some(GroupRange { disk_group, first, count, last_fragments, stripe, is_leaving: false })
+        Some(GroupRange {
+            disk_group,
+            first,
+            count,
+            last_fragments,
+            stripe,
+            lane: None,
+            is_leaving: false,
+        })
+    }
+
+    /// Returns the ranges of a disk group of `members` members, of each of which `member_bytes` are
+    /// used, from number `first` on: one, or one for each member. `None`: there is no room for any.
+    #[must_use]
+    pub fn ranges_on(
+        &self,
+        (disk_group, layout, members): (u8, Layout, usize),
+        first: u32,
+        member_bytes: u64,
+    ) -> Option<Vec<GroupRange>> {
+        let one = self.range_on(disk_group, first, member_bytes, layout.stripe(members))?;
+        let lanes = layout.lanes(members);
+        if lanes == 1 {
+            return Some(vec![one]);
+        }
+        let of = |lane: u8| {
+            let first = one.count.checked_mul(lane.into())?.checked_add(first)?;
+            Some(GroupRange { first, lane: Some(lane), ..one })
+        };
+        (0..lanes).map(of).collect()
     }
 
     /// Returns the lowest number from which `range` fits beside all others, and as much of it as
@@ -186,10 +218,16 @@ impl Geometry {
         let stripe = layout.stripe(slots.len());
         let mut member_bytes = member_bytes / PAGE_BYTES_WIDE * PAGE_BYTES_WIDE;
         let range = self.range_on(number, 0, member_bytes, stripe)?;
-        let placed = self.place_range(range)?;
-        if placed.count < range.count {
+        let lanes = u32::from(layout.lanes(slots.len()));
+        let count = range.count.checked_mul(lanes)?;
+        let placed = self.place_range(GroupRange { count, ..range })?;
+        let of_each = placed.count / lanes;
+        if of_each == 0 {
+            return None;
+        }
+        if of_each < range.count {
             let group_bytes = u64::from(self.group_fragments) << self.fragment_shift;
-            let bytes = u64::from(placed.count) * group_bytes;
+            let bytes = u64::from(of_each) * group_bytes;
             let share =
                 |shape: StripeShape| (bytes / shape.data_bytes().max(1)) << shape.unit_shift;
             member_bytes = 2 * ADDED_GROUPS_OFFSET + stripe.map_or(bytes, share);
@@ -247,6 +285,15 @@ impl Geometry {
     #[must_use]
     pub fn range_of(&self, number: u32) -> Option<&GroupRange> {
         self.added.iter().find(|range| range.numbers().contains(&number))
+    }
+
+    /// Returns the numbers of the allocation groups of an added disk group, which follow each
+    /// other.
+    #[must_use]
+    pub fn numbers_of(&self, disk_group: u8) -> Range<u32> {
+        let own = || self.added.iter().filter(|range| range.disk_group == disk_group);
+        let first = own().map(|range| range.first).min().unwrap_or(0);
+        first..own().map(|range| range.numbers().end).max().unwrap_or(first)
     }
 
     /// Returns the number of the disk group that has allocation group `number`.

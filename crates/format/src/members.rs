@@ -30,6 +30,8 @@ pub const MEMBERSHIPS_MAX: usize = 32;
 pub const MEMBER_PATH_BYTES: usize = 72;
 /// Most members of a mirror.
 pub const MIRROR_WIDTH_MAX: usize = 3;
+/// Most members of a round-robin: files of each have segments of their own open.
+pub const ROUND_ROBIN_WIDTH_MAX: usize = 16;
 /// Most spares: a pool that loses more than that before somebody looks has no use for another.
 pub const SPARES_MAX: usize = 8;
 
@@ -38,6 +40,7 @@ const STATE_SPARE: u8 = 6;
 const KIND_SINGLE: u8 = 1;
 const KIND_MIRROR: u8 = 2;
 const KIND_STRIPE: u8 = 3;
+const KIND_ROUND_ROBIN: u8 = 4;
 const KIND_RAID5: u8 = 5;
 /// Stripe unit that a layout without stripes says: binary logarithm.
 const UNIT_SHIFT: u8 = 16;
@@ -316,6 +319,9 @@ pub enum Layout {
     Single,
     /// The same on each of two or three.
     Mirror,
+    /// Each file on one, the next file on the next: each has allocation groups of its own. For data
+    /// alone.
+    RoundRobin,
     /// Data in stripes over all, each byte once; metadata in two copies on two: see `stripes.rs`.
     Stripe {
         /// Stripe unit: binary logarithm of its bytes, in [`UNIT_SHIFTS`].
@@ -335,6 +341,7 @@ impl Layout {
         match self {
             Layout::Single => "single",
             Layout::Mirror => "mirror",
+            Layout::RoundRobin => "round-robin",
             Layout::Stripe { .. } => "stripe",
             Layout::Raid5 { .. } => "raid5",
         }
@@ -345,7 +352,7 @@ impl Layout {
     #[must_use]
     pub fn stripe(self, members: usize) -> Option<StripeShape> {
         let (unit_shift, has_parity) = match self {
-            Layout::Single | Layout::Mirror => return None,
+            Layout::Single | Layout::Mirror | Layout::RoundRobin => return None,
             Layout::Stripe { unit_shift } => (unit_shift, false),
             Layout::Raid5 { unit_shift } => (unit_shift, true),
         };
@@ -357,6 +364,7 @@ impl Layout {
         let (kind, unit_shift) = match self {
             Layout::Single => (KIND_SINGLE, UNIT_SHIFT),
             Layout::Mirror => (KIND_MIRROR, UNIT_SHIFT),
+            Layout::RoundRobin => (KIND_ROUND_ROBIN, UNIT_SHIFT),
             Layout::Stripe { unit_shift } => (KIND_STRIPE, unit_shift),
             Layout::Raid5 { unit_shift } => (KIND_RAID5, unit_shift),
         };
@@ -368,12 +376,23 @@ impl Layout {
         LayoutDisk { kind, width, unit_shift, others_units: 0, slots: named }
     }
 
+    /// Returns how many parts of a disk group with `members` members have allocation groups of
+    /// their own.
+    #[must_use]
+    pub fn lanes(self, members: usize) -> u8 {
+        match self {
+            Layout::RoundRobin => u8::try_from(members).expect("a layout names few slots"),
+            Layout::Single | Layout::Mirror | Layout::Stripe { .. } | Layout::Raid5 { .. } => 1,
+        }
+    }
+
     /// Returns how many members it can have.
     #[must_use]
     pub fn widths(self) -> RangeInclusive<usize> {
         match self {
             Layout::Single => 1..=1,
             Layout::Mirror => 2..=MIRROR_WIDTH_MAX,
+            Layout::RoundRobin => 2..=ROUND_ROBIN_WIDTH_MAX,
             Layout::Stripe { .. } => STRIPE_WIDTH_MIN..=LAYOUT_SLOTS_MAX,
             Layout::Raid5 { .. } => RAID5_WIDTH_MIN..=LAYOUT_SLOTS_MAX,
         }
@@ -389,7 +408,7 @@ pub(crate) fn layout_of(disk: &LayoutDisk) -> Result<(Layout, Range<usize>), Sup
         KIND_STRIPE if UNIT_SHIFTS.contains(&disk.unit_shift) => {
             Layout::Stripe { unit_shift: disk.unit_shift }
         }
-        4 => return not("the layout round-robin"),
+        KIND_ROUND_ROBIN => Layout::RoundRobin,
         KIND_RAID5 if UNIT_SHIFTS.contains(&disk.unit_shift) => {
             Layout::Raid5 { unit_shift: disk.unit_shift }
         }
@@ -498,9 +517,11 @@ mod tests {
 
     #[test]
     fn what_is_not_done_is_refused_by_name() {
-        let disk = LayoutDisk { kind: 4, ..Layout::Mirror.to_disk(0..2) };
-        let error = layout_of(&disk).expect_err("not done").to_string();
-        assert!(error.contains("round-robin"), "{error}");
+        assert!(layout_of(&LayoutDisk { kind: 6, ..Layout::Mirror.to_disk(0..2) }).is_err());
+        for (members, is_known) in [(1, false), (2, true), (16, true), (17, false)] {
+            let disk = Layout::RoundRobin.to_disk(0..members);
+            assert_eq!(layout_of(&disk).is_ok(), is_known, "{members}");
+        }
         for slots in [0..2, 4..7] {
             let disk = Layout::Mirror.to_disk(slots.clone());
             assert_eq!(layout_of(&disk), Ok((Layout::Mirror, slots)));

@@ -20,11 +20,11 @@ use crate::geometry::{BLOCK_SHIFTS, Geometry};
 use crate::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, PoolId, SEQUENCE_MAX};
 use crate::members::{
     Layout, LayoutDisk, MEMBERS_MAX, MEMBERSHIPS_MAX, Member, MemberDisk, Membership,
-    MembershipDisk, Spare, layout_of, members_of, memberships_of, spares_of,
+    MembershipDisk, Spare, members_of, memberships_of, spares_of,
 };
 use crate::missed::{MISSED_MAX, MissedDisk, missed_to_disk, note_missed};
 
-use self::groups::{added_of, has_own_members, ranges_of, stripe_of};
+use self::groups::{added_of, first_layout_of, has_own_members, ranges_of, stripe_of};
 
 /// Bytes of a superblock copy.
 pub const SUPERBLOCK_BYTES: usize = 32_768;
@@ -507,10 +507,7 @@ impl Superblock {
     fn parse(disk: &SuperblockDisk) -> Result<Superblock, SuperblockError> {
         let bad = |field| SuperblockError::BadField { field };
         let device_count = usize::from(disk.device_count.get());
-        let (layout, slots) = layout_of(&disk.layouts[0])?;
-        if slots.start != 0 {
-            return Err(bad("layouts"));
-        }
+        let (layout, slots) = first_layout_of(&disk.layouts[0])?;
         let (own, member_bytes) = (layout.stripe(slots.len()), disk.device_bytes.get());
         let stripe = stripe_of(&disk.layouts[0], own)?;
         let mut geometry = Geometry {

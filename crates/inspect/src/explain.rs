@@ -462,7 +462,11 @@ fn explain_place(opened: &Opened, place: Place, offset: u64, explanation: &mut E
     let reader = &opened.reader;
     let geometry = &reader.geometry;
     let of = match geometry.disk_group_of(place.group()) {
-        Some(disk_group) if !geometry.added.is_empty() => format!(" of disk group {disk_group}"),
+        Some(disk_group) if !geometry.added.is_empty() => {
+            let lane = geometry.range_of(place.group()).and_then(|range| range.lane);
+            let lane = lane.map(|lane| format!(", on its device {lane}")).unwrap_or_default();
+            format!(" of disk group {disk_group}{lane}")
+        }
         Some(_) | None => String::new(),
     };
     let what = format!("group {}{of}, fragment {}", place.group(), place.fragment());

@@ -261,9 +261,10 @@ fn check_group(
     let is_current = |slot: &Slot| matches!(slot, Slot::Current(_));
     let current = slots.iter().filter(|slot| is_current(slot)).count();
     match layout {
-        Layout::Single if current == table.len() => Ok(()),
+        Layout::Single | Layout::RoundRobin if current == table.len() => Ok(()),
         Layout::Mirror if current > 0 => Ok(()),
         Layout::Stripe { .. } | Layout::Raid5 { .. } if current + 1 >= table.len() => Ok(()),
+        Layout::RoundRobin => Err(MembersError::NoneCurrent { missing: away_of(table, slots) }),
         Layout::Single | Layout::Mirror => {
             let missing = paths_of(table.iter().filter(|member| member.is_online()));
             Err(MembersError::NoneCurrent { missing })

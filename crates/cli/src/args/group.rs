@@ -12,6 +12,7 @@ use crate::size::ByteSize;
                         holdfast group add pool.hf mirror:/dev/sdb,/dev/sdc\n  \
                         holdfast group add pool.hf single:more.hf --size 2G\n  \
                         holdfast group add pool.hf stripe:s0,s1,s2 --size 2G\n  \
+                        holdfast group add pool.hf round-robin:r0,r1 --size 2G\n  \
                         holdfast group remove pool.hf 1 --wait\n\n\
                         POOL is any device of the pool, or a directory that it is mounted on. A \
                         mounted pool is asked\nthrough its server; another is opened for the \
@@ -35,7 +36,8 @@ pub(crate) enum GroupCommand {
                             The first disk group keeps the metadata. A raid5 or a stripe can be \
                             added where the pool was\nmade with one, and each has as much data in \
                             a stripe as that: a raid5 of four devices and a\nstripe of three do. \
-                            A stripe that loses a device loses the data on it.")]
+                            A stripe that loses a device loses the data on it. A round-robin \
+                            has each file on one of\nits devices, the next file on the next.")]
     Add {
         /// The pool
         pool: PathBuf,

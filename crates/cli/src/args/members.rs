@@ -70,10 +70,7 @@ pub(crate) fn parse_group(text: &str) -> Result<GroupSpec, String> {
         "mirror" => Layout::Mirror,
         "stripe" => Layout::Stripe { unit_shift: UNIT_SHIFT_DEFAULT },
         "raid5" => Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT },
-        "round-robin" => {
-            let made = "single, mirror, stripe and raid5";
-            return Err(format!("this version makes {made}, not {kind} yet"));
-        }
+        "round-robin" => Layout::RoundRobin,
         _ => return Err(format!("there is no kind {kind}; kinds are {KINDS}")),
     };
     let (devices, roles) = match rest.rsplit_once('=') {
@@ -105,7 +102,6 @@ mod tests {
         assert_eq!(group.roles, Some(vec![Role::Data]));
         for (text, words) in [
             ("mirror", "KIND:"),
-            ("round-robin:a,b,c", "not round-robin yet"),
             ("mirrored:a,b", "no kind mirrored"),
             ("mirror:a=b,c", "no role b"),
             ("mirror:a,,b", "no name"),

@@ -250,7 +250,7 @@ fn begin_scrub(path: &Path, pool: &Pool) -> Result<Answer, BackendError> {
             "a device of the raid5 is away or joining, so there is nothing to hold the others \
              against: replace it, or wait until it is online",
         ),
-        Layout::Mirror | Layout::Stripe { .. } | Layout::Raid5 { .. } => None,
+        Layout::Mirror | Layout::RoundRobin | Layout::Stripe { .. } | Layout::Raid5 { .. } => None,
     };
     if let Some(words) = refusal {
         return Err(failed(path, words));

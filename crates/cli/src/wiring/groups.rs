@@ -63,6 +63,7 @@ pub(super) fn add(served: &Served, new: &NewGroup) -> Result<Vec<GroupFacts>, Ba
     let layout = match new.kind.as_str() {
         "single" => Layout::Single,
         "mirror" => Layout::Mirror,
+        "round-robin" => Layout::RoundRobin,
         "stripe" => Layout::Stripe { unit_shift: UNIT_SHIFT_DEFAULT },
         "raid5" => Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT },
         kind => return Err(failed(&served.path, format!("there is no kind {kind}"))),

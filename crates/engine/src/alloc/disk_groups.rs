@@ -10,6 +10,8 @@
 //!   and of the fronts that go with it. So what must move counts as used where it is to go (G4),
 //!   writers are refused before they take that, and what a removal was admitted with holds until it
 //!   ends.
+//! - GR4: Blocks of a file that go to a round-robin go to one member of it, that of the file's
+//!   number, while that has a free segment.
 //!
 //! New segments are shared by free space: each disk group is credited with the free segments that
 //! it has, and the one with most credit gives the segment and pays what all were credited with.
@@ -21,6 +23,7 @@ use std::ops::Range;
 use format::geometry::Geometry;
 
 use format::group::{SegmentKind, TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET};
+use format::ids::AnodeNo;
 use runtime::planted::{self, Planted};
 
 use super::{Allocator, SegmentId, State, reserve_of};
@@ -46,6 +49,24 @@ pub(crate) enum CanLeave {
     NoRoom { fragments: u64 },
 }
 
+/// Whose turn it is among the members of a disk group that files take in turn (round-robin).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Turn(u8);
+
+impl Turn {
+    /// Returns the turn of a file: that of its number, so that files made one after the other take
+    /// one member after the other, and all blocks of a file, whenever they are written, the same.
+    fn of(anode: AnodeNo, lanes: u8) -> Turn {
+        let turn = anode.0 % u64::from(lanes.max(1));
+        Turn(u8::try_from(turn).unwrap_or(0))
+    }
+
+    /// Whether it is that of part `lane` of `lanes`.
+    fn is_of(self, lane: u8, lanes: usize) -> bool {
+        usize::from(self.0) % lanes.max(1) == usize::from(lane)
+    }
+}
+
 /// What is in a disk group that leaves.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
@@ -68,11 +89,14 @@ pub(crate) struct GroupsSpace {
     pub(crate) failure: Option<FsError>,
 }
 
-/// A disk group, as far as it gives segments.
+/// A disk group, or a part of one that has allocation groups of its own, as far as it gives
+/// segments.
 #[derive(Clone, Debug)]
 pub(super) struct Share {
     /// Its number.
     pub(super) disk_group: u8,
+    /// Which part of its disk group it is: see [`format::disk_group::GroupRange::lane`].
+    lane: Option<u8>,
     /// Numbers of its allocation groups.
     pub(super) numbers: Range<u32>,
     /// Where the last data segment was taken.
@@ -87,7 +111,7 @@ pub(super) struct Share {
 impl Share {
     pub(super) fn new(disk_group: u8, numbers: Range<u32>) -> Share {
         let cursor = SegmentId { group: numbers.start, segment: 0 };
-        Share { disk_group, numbers, cursor, unused: 0, is_leaving: false, credit: 0 }
+        Share { disk_group, lane: None, numbers, cursor, unused: 0, is_leaving: false, credit: 0 }
     }
 }
 
@@ -129,12 +153,16 @@ impl Allocator {
         let has = |number: u8| geometry.added.iter().any(|range| range.disk_group == number);
         state.shares.retain(|share| share.disk_group == 0 || has(share.disk_group));
         for range in &geometry.added {
-            let known = state.shares.iter_mut().find(|share| share.disk_group == range.disk_group);
+            let is_it = |share: &&mut Share| {
+                share.disk_group == range.disk_group && share.lane == range.lane
+            };
+            let known = state.shares.iter_mut().find(is_it);
             if let Some(share) = known {
                 share.is_leaving = range.is_leaving;
                 continue;
             }
-            let mut share = Share::new(range.disk_group, range.numbers());
+            let mut share =
+                Share { lane: range.lane, ..Share::new(range.disk_group, range.numbers()) };
             let mut used = 0;
             for number in range.numbers() {
                 used += u32::from(self.is_initialised(number)?);
@@ -211,12 +239,14 @@ impl Allocator {
     /// Returns how many fragments are missing elsewhere for what a disk group holds; 0: it can go.
     fn missing_without(&self, state: &State, disk_group: u8) -> FsResult<u64> {
         let geometry = self.geometry();
-        let range = geometry.added.iter().find(|range| range.disk_group == disk_group);
-        let Some(range) = range else { return Ok(0) };
-        let capacity: u64 = range.numbers().map(|number| capacity_of(geometry, number)).sum();
-        let fronts = self.fronts_in(range.numbers())?;
-        let unused = state.shares.iter().find(|share| share.disk_group == disk_group);
-        let unused = unused.map_or(0, |share| u64::from(share.unused));
+        let numbers = geometry.numbers_of(disk_group);
+        if numbers.is_empty() {
+            return Ok(0);
+        }
+        let capacity: u64 = numbers.clone().map(|number| capacity_of(geometry, number)).sum();
+        let fronts = self.fronts_in(numbers)?;
+        let own = state.shares.iter().filter(|share| share.disk_group == disk_group);
+        let unused: u64 = own.map(|share| u64::from(share.unused)).sum();
         let spare = self.spare(state).saturating_sub(unused * u64::from(front_of(geometry)));
         let kept = self.kept.fragments();
         // What is kept back is less without it.
@@ -229,6 +259,19 @@ impl Allocator {
         let taken = self.taken(state).saturating_sub(fronts);
         let wanted = taken + spare + reserve.min(rest / 3) + kept;
         Ok(wanted.saturating_sub(rest))
+    }
+
+    /// Returns how many members files take in turn, of the disk group with the most that stays; 0:
+    /// there is none.
+    pub(crate) fn turns(&self) -> u8 {
+        let staying = self.geometry().added.iter().filter(|range| !range.is_leaving);
+        staying.filter_map(|range| range.lane).max().map_or(0, |last| last + 1)
+    }
+
+    /// Returns the turn of a file; `None`: nothing goes in turn.
+    pub(crate) fn turn_of(&self, anode: AnodeNo) -> Option<Turn> {
+        let turns = self.turns();
+        (turns > 0).then(|| Turn::of(anode, turns))
     }
 
     /// Whether group `number` is of a disk group that leaves.
@@ -256,9 +299,8 @@ impl Allocator {
     pub(crate) fn left_in(&self, disk_group: u8) -> FsResult<Left> {
         let mut state = self.state.lock();
         let geometry = self.geometry();
-        let range = geometry.added.iter().find(|range| range.disk_group == disk_group);
         let mut left = Left::default();
-        for number in range.map(|range| range.numbers()).into_iter().flatten() {
+        for number in geometry.numbers_of(disk_group) {
             if !state.groups.contains_key(&number) && !self.is_initialised(number)? {
                 continue;
             }
@@ -290,8 +332,7 @@ impl Allocator {
         }
         let mut state = self.state.lock();
         let geometry = self.geometry();
-        let range = geometry.added.iter().find(|range| range.disk_group == disk_group);
-        let numbers: Vec<u32> = range.map(|range| range.numbers()).into_iter().flatten().collect();
+        let numbers: Vec<u32> = geometry.numbers_of(disk_group).collect();
         for some in numbers.chunks(GROUPS_PER_TX) {
             let mut tx = self.journal.begin_unreserved();
             let mut fragments = 0;
@@ -300,7 +341,7 @@ impl Allocator {
                     fragments += i64::from(front_of(geometry));
                     tx.add_u64(&self.root, TOTAL_GROUPS_USED_OFFSET, -1);
                     if let Some(share) =
-                        state.shares.iter_mut().find(|share| share.disk_group == disk_group)
+                        state.shares.iter_mut().find(|share| share.numbers.contains(&number))
                     {
                         share.unused += 1;
                     }
@@ -409,7 +450,8 @@ impl Allocator {
 
     /// Returns the disk groups in the order in which they are asked for a segment: positions in
     /// `shares`.
-    pub(super) fn order_of_shares(&self, state: &mut State) -> Vec<usize> {
+    /// `turn` chooses among the parts of a disk group that files take in turn.
+    pub(super) fn order_of_shares(&self, state: &mut State, turn: Option<Turn>) -> Vec<usize> {
         if state.shares.len() == 1 {
             return vec![0];
         }
@@ -432,7 +474,19 @@ impl Allocator {
         let may_give = |at: &usize| self.gives_data(state, *at) || is_planted;
         let mut order: Vec<usize> = (0..state.shares.len()).filter(may_give).collect();
         // One without room is asked last, whatever credit it has left.
-        order.sort_by_key(|at| (weights[*at] == 0, -state.shares[*at].credit));
+        let lanes = |share: &Share| {
+            let is_of = |other: &&Share| other.disk_group == share.disk_group;
+            state.shares.iter().filter(is_of).count()
+        };
+        let is_anothers = |share: &Share| {
+            let wanted = share.lane.zip(turn);
+            wanted.is_some_and(|(lane, turn)| !turn.is_of(lane, lanes(share)))
+                && !planted::is(Planted::TurnForgotten)
+        };
+        order.sort_by_key(|at| {
+            let share = &state.shares[*at];
+            (weights[*at] == 0, is_anothers(share), -share.credit)
+        });
         if let Some(first) = order.first() {
             state.shares[*first].credit -= total;
         }
@@ -489,8 +543,13 @@ impl Allocator {
     }
 
     /// Opens a free segment of any disk group that gives one.
-    pub(super) fn take_free(&self, state: &mut State, home: Option<u32>) -> FsResult<SegmentId> {
-        for at in self.order_of_shares(state) {
+    pub(super) fn take_free(
+        &self,
+        state: &mut State,
+        home: Option<u32>,
+        turn: Option<Turn>,
+    ) -> FsResult<SegmentId> {
+        for at in self.order_of_shares(state, turn) {
             let cursor = state.shares[at].cursor;
             let home = home.filter(|_| at == 0);
             let start: SegmentId = self.policy.next_segment(cursor.into(), home).into();

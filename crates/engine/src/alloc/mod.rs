@@ -40,7 +40,7 @@ pub mod policy;
 mod shortage;
 mod spare;
 
-pub(crate) use disk_groups::CanLeave;
+pub(crate) use disk_groups::{CanLeave, Turn};
 pub(crate) use extent::{Extent, Extents};
 pub(crate) use level::Level;
 pub(crate) use pin::Pin;
@@ -632,7 +632,8 @@ impl Allocator {
         self.policy.home_group(directory.0, self.geometry().group_count)
     }
 
-    /// Opens a free segment for data that belongs in group `home`, if in any.
+    /// Opens a free segment for data that belongs in group `home`, if in any, or goes where `turn`
+    /// says.
     ///
     /// # Errors
     ///
@@ -641,6 +642,7 @@ impl Allocator {
         &self,
         urgency: Urgency,
         home: Option<u32>,
+        turn: Option<Turn>,
     ) -> FsResult<(SegmentId, Epoch)> {
         let mut state = self.state.lock();
         self.need()?;
@@ -649,7 +651,7 @@ impl Allocator {
         if self.count_free(&mut state, kept + 1)? <= kept {
             return Err(FsError::NoSpace);
         }
-        let id = self.take_free(&mut state, home)?;
+        let id = self.take_free(&mut state, home, turn)?;
         let incarnation = self.journal.birth();
         let group = state.groups.get_mut(&id.group).expect("found in it");
         let was_free = group.segments[index(id.segment)].kind == SegmentKind::Free;

@@ -103,6 +103,7 @@ impl CreateOptions {
         beside: &Beside,
     ) -> Result<Geometry, OpenError> {
         let geometry = match layout {
+            Layout::RoundRobin => return Err(OpenError::NoMetadata { kind: layout.word() }),
             Layout::Single | Layout::Mirror => Geometry::plan_beside(&self.geometry, beside)?,
             Layout::Stripe { .. } | Layout::Raid5 { .. } => {
                 let stripe = stripe_on(layout, members)?;
@@ -132,14 +133,20 @@ impl CreateOptions {
         }
         let mut beside = Beside::default();
         for group in others {
+            let widths = group.layout.widths();
+            if !widths.contains(&group.members) {
+                return Err(wrong_width(group.layout, group.members, &widths));
+            }
             let width = match group.layout {
-                Layout::Single | Layout::Mirror => None,
+                Layout::Single | Layout::Mirror | Layout::RoundRobin => None,
                 Layout::Stripe { .. } | Layout::Raid5 { .. } => {
                     Some(stripe_on(group.layout, group.members)?.width())
                 }
             };
-            let data = width.map_or(1, |width| u64::from(width.units));
-            beside.bytes = beside.bytes.saturating_add(group.member_bytes.saturating_mul(data));
+            let lanes = group.layout.lanes(group.members);
+            let data = width.map_or(lanes, |width| width.units);
+            beside.bytes =
+                beside.bytes.saturating_add(group.member_bytes.saturating_mul(data.into()));
             beside.stripe = beside.stripe.or(width);
         }
         let mut of_first = self.clone();
@@ -151,9 +158,9 @@ impl CreateOptions {
             let slots = slot..slot + group.members;
             slot = slots.end;
             let made = plan_other(&geometry, number, group, slots)?;
-            let stripe = made.layout.stripe(made.slots.len());
-            let range = geometry.range_on(number, made.first_group, made.member_bytes, stripe);
-            geometry.added.extend(range);
+            let own = (number, made.layout, made.slots.len());
+            let ranges = geometry.ranges_on(own, made.first_group, made.member_bytes);
+            geometry.added.extend(ranges.into_iter().flatten());
             added.push(made);
         }
         if slot > MEMBERS_MAX {

@@ -113,11 +113,8 @@ impl Pool {
         let (layout, width, added) = self.disk_group_table();
         let geometry = self.volume().geometry();
         let of = |group: Option<&DiskGroup>| {
-            let range = group.map_or(Some(0..geometry.group_count), |group| {
-                let own = geometry.added.iter().find(|range| range.disk_group == group.number);
-                own.map(|range| range.numbers())
-            });
-            let range = range.unwrap_or_default();
+            let range =
+                group.map_or(0..geometry.group_count, |group| geometry.numbers_of(group.number));
             let allocation_groups = range.end - range.start;
             let space = self.core.store.alloc.space_within(range, budget);
             let bytes = |fragments: u64| fragments << geometry.fragment_shift;

@@ -150,6 +150,15 @@ pub enum OpenError {
         /// How large it must be.
         needed_bytes: u64,
     },
+    /// Give metadata a disk group of another kind.
+    #[error(
+        "a {kind} is for data alone: name another disk group for metadata (as in `--group \
+         mirror:m0,m1=metadata,journal --group {kind}:d0,d1=data`)"
+    )]
+    NoMetadata {
+        /// Which layout.
+        kind: &'static str,
+    },
     /// Give a disk group the role data.
     #[error("no disk group has the role data: files could have no content")]
     NoData,

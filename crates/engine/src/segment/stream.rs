@@ -3,7 +3,7 @@
 use format::ids::{Epoch, Place};
 
 use super::{BlockOwner, OPEN_SEGMENTS_MAX, Segments, State};
-use crate::alloc::{Level, Urgency};
+use crate::alloc::{Level, Turn, Urgency};
 use crate::error::{FsError, FsResult};
 
 /// Who has a block written.
@@ -56,6 +56,8 @@ pub(super) struct Stream {
     pub(super) level: Level,
     /// The group in which they belong, if the policy has one.
     pub(super) home: Option<u32>,
+    /// Which member of a disk group they take, if files take them in turn.
+    pub(super) turn: Option<Turn>,
 }
 
 impl Segments {
@@ -68,11 +70,14 @@ impl Segments {
     ) -> FsResult<Stream> {
         let alloc = &self.store.alloc;
         let home = alloc.home_group(owner.directory);
+        let turn = alloc.turn_of(owner.anode);
         let level = origin.level_after(previous.map(|place| alloc.level_at(place)));
-        // Directories that keep together what is theirs have two streams each, as all have while
-        // segments are scarce: a user takes nothing of what the cleaner needs to copy into.
-        let is_plain = home.is_some() || (level > Level::FIRST && alloc.is_scarce()?);
-        Ok(Stream { level: if is_plain { origin.plain() } else { level }, home })
+        // Directories that keep together what is theirs have two streams each, and so has each
+        // turn; so have all while segments are scarce: a user takes nothing of what the cleaner
+        // needs to copy into.
+        let is_apart = home.is_some() || turn.is_some();
+        let is_plain = is_apart || (level > Level::FIRST && alloc.is_scarce()?);
+        Ok(Stream { level: if is_plain { origin.plain() } else { level }, home, turn })
     }
 
     /// Opens a segment for `wanted`; returns that stream, or the one that has to do instead.
@@ -89,10 +94,12 @@ impl Segments {
         {
             return Ok(other);
         }
-        if state.open.len() >= OPEN_SEGMENTS_MAX {
+        // Two of each turn: to close one for another would cost its rest for each file.
+        let turns = usize::from(self.store.alloc.turns());
+        if state.open.len() >= OPEN_SEGMENTS_MAX.max(2 * turns) {
             self.finish_oldest(state);
         }
-        match self.store.alloc.open_segment(origin.urgency(), wanted.home) {
+        match self.store.alloc.open_segment(origin.urgency(), wanted.home, wanted.turn) {
             Ok(opened) => {
                 self.enter(state, wanted, opened);
                 Ok(wanted)

@@ -1,10 +1,12 @@
 //! The disk groups of a superblock: what its bytes say of them, and how they change.
 
 use super::{Superblock, SuperblockDisk, SuperblockError};
+use std::ops::Range;
+
 use crate::disk_group::{DiskGroup, DiskGroupState, GroupRange};
 use crate::geometry::Geometry;
 use crate::ids::SEQUENCE_MAX;
-use crate::members::{LAYOUT_SLOTS_MAX, LayoutDisk, Member, layout_of};
+use crate::members::{LAYOUT_SLOTS_MAX, Layout, LayoutDisk, Member, layout_of};
 use crate::stripes::{STRIPE_WIDTH_MIN, StripeShape, StripeWidth, UNIT_SHIFTS};
 
 /// Returns the disk groups that were added.
@@ -22,6 +24,20 @@ pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, Superblo
         added.push(DiskGroup { number, layout, state, slots, first_group, member_bytes });
     }
     Ok(added)
+}
+
+/// Returns the layout of the first disk group, which has metadata, and the slots of its members.
+pub(super) fn first_layout_of(
+    disk: &LayoutDisk,
+) -> Result<(Layout, Range<usize>), SuperblockError> {
+    let (layout, slots) = layout_of(disk)?;
+    if slots.start != 0 {
+        return Err(SuperblockError::BadField { field: "layouts" });
+    }
+    if layout == Layout::RoundRobin {
+        return Err(SuperblockError::NotImplemented { what: "metadata on a round-robin" });
+    }
+    Ok((layout, slots))
 }
 
 /// Returns what stripes segments are whole ones of: the first disk group's own, or those that its
@@ -67,10 +83,11 @@ pub(super) fn ranges_of(
             let what = "stripes that are not as wide as those its first disk group names";
             return Err(SuperblockError::NotImplemented { what });
         }
-        let range = geometry.range_on(group.number, group.first_group, group.member_bytes, stripe);
+        let own = (group.number, group.layout, group.slots.len());
+        let own = geometry.ranges_on(own, group.first_group, group.member_bytes);
+        let own = own.ok_or(SuperblockError::BadField { field: "disk_groups" })?;
         let is_leaving = group.state == DiskGroupState::Leaving;
-        let range = range.map(|range| GroupRange { is_leaving, ..range });
-        ranges.push(range.ok_or(SuperblockError::BadField { field: "disk_groups" })?);
+        ranges.extend(own.into_iter().map(|range| GroupRange { is_leaving, ..range }));
     }
     Ok(ranges)
 }

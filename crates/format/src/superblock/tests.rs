@@ -183,6 +183,35 @@ fn disk_groups_come_back_as_they_were_written() {
     assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
 }
 
+/// Goal: a round-robin has a range for each of its devices, one behind the other, and no metadata.
+#[test]
+fn a_round_robin_has_a_range_for_each_of_its_devices() {
+    let mut superblock = sample();
+    superblock.members.extend((3..6).map(|id| Member::new([id; 16], 1 << 30)));
+    let plan = superblock.geometry.plan_added(1, Layout::RoundRobin, 1..4, 1 << 30);
+    let plan = plan.expect("there is room");
+    superblock.added.push(DiskGroup { state: DiskGroupState::Online, ..plan });
+    superblock.place_added().expect("as it was planned");
+    let ranges = superblock.geometry.added.clone();
+    assert_eq!(ranges.iter().map(|range| range.lane).collect::<Vec<_>>(), [0, 1, 2].map(Some));
+    for pair in ranges.windows(2) {
+        assert_eq!(pair[0].numbers().end, pair[1].first);
+        assert_eq!(
+            (pair[0].count, pair[0].last_fragments),
+            (pair[1].count, pair[1].last_fragments)
+        );
+    }
+    assert_eq!(superblock.geometry.numbers_of(1), ranges[0].first..ranges[2].numbers().end);
+    assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
+    let mut disk: SuperblockDisk = zerocopy::transmute!(superblock.encode(0));
+    (disk.layouts[0].kind, disk.layouts[0].width) = (4, 2);
+    let mut bytes: [u8; SUPERBLOCK_BYTES] = zerocopy::transmute!(disk);
+    let crc = crc32c(&bytes[CRC_COVERS_FROM..]);
+    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+    let error = Superblock::decode(&bytes, 0).expect_err("metadata is there").to_string();
+    assert!(error.contains("round-robin"), "{error}");
+}
+
 /// Goal: what a disk group cannot be is refused, under a good checksum.
 #[test]
 fn disk_groups_that_cannot_be_are_refused() {

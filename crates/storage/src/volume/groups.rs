@@ -29,11 +29,14 @@ use crate::device::{
     Redundancy, RequestKind, SharedDevice, Ticket,
 };
 
-/// A disk group, and which part of the pool it has.
+/// A disk group, or a member of one whose members have allocation groups of their own, and which
+/// part of the pool it has.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     /// Its number.
     pub(super) disk_group: u8,
+    /// Which of its ranges the part has: see [`format::disk_group::GroupRange::lane`].
+    pub(super) lane: Option<u8>,
     /// Slot of the pool that its first member is in.
     pub(super) first_slot: usize,
     /// The layout over its members.
@@ -88,7 +91,9 @@ impl Groups {
         info.size_bytes = if has_more { space_end + label_bytes } else { info.size_bytes };
         let mut parts = vec![Placed { part: first, bytes: 0..end, offset: 0 }];
         for range in &geometry.added {
-            let part = added.iter().find(|part| part.disk_group == range.disk_group);
+            let is_it =
+                |part: &&Part| part.disk_group == range.disk_group && part.lane == range.lane;
+            let part = added.iter().find(is_it);
             let Some(part) = part else { continue };
             let bytes = geometry.bytes_of(range);
             let more = part.composite.info();

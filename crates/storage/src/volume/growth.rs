@@ -29,7 +29,7 @@ use runtime::planted::{self, Planted};
 
 use super::composite::Composite;
 use super::groups::{Groups, Part};
-use super::open::{layout_over, needed_of};
+use super::open::{layout_over, needed_of, parts_over};
 use super::set::{Change, MemberSet, take_table};
 use super::slot::Slot;
 use super::spares::blank_label;
@@ -215,7 +215,7 @@ impl Volume {
         // It leaves some day, too.
         let number = self.next_edition(changes_to_come(superblock) + CHANGES_TO_LEAVE)?;
         let plan = Volume::plan_group(superblock, new)?;
-        let part = part_of_new(&set, superblock, new, &plan)?;
+        let new_parts = parts_of_new(&set, superblock, new, &plan)?;
         if !planted::is(Planted::AddedBeforeAdding) {
             set.change(|slots, label| {
                 note_paths(label, slots);
@@ -223,14 +223,14 @@ impl Volume {
                 Change::States
             })?;
         }
-        if let Err(error) = prepare(&set, &part, superblock, &plan) {
+        if let Err(error) = prepare(&set, &new_parts, superblock, &plan) {
             set.change(|_, label| {
                 label.take_out(plan.number);
                 Change::States
             })?;
             return Err(AddGroupError::NewDevice(error));
         }
-        part.composite.members().join_roster();
+        new_parts.iter().for_each(|part| part.composite.members().join_roster());
         let mut placed = Ok(());
         set.change(|slots, label| {
             note_paths(label, slots);
@@ -248,7 +248,7 @@ impl Volume {
             superblock.sequence = label.sequence;
             take_table(superblock, &label);
         }
-        parts.push(part);
+        parts.extend(new_parts);
         self.set_parts(number, parts, superblock);
         Ok(plan.number)
     }
@@ -295,10 +295,12 @@ impl Volume {
         let _changing = self.editions.changing.lock();
         let Some(set) = self.members() else { return Ok(()) };
         let of = |part: &&Part| part.disk_group == disk_group && disk_group != 0;
-        let Some(leaving) = self.now().parts.iter().find(of).cloned() else { return Ok(()) };
+        let leaving: Vec<Part> = self.now().parts.iter().filter(of).cloned().collect();
+        if leaving.is_empty() {
+            return Ok(());
+        }
         let number = self.next_edition(0)?;
-        let members = leaving.composite.members();
-        members.leave_roster();
+        leaving.iter().for_each(|part| part.composite.members().leave_roster());
         set.change(|_, label| {
             label.take_out(disk_group);
             Change::States
@@ -309,8 +311,9 @@ impl Volume {
             self.set_parts(number, parts, &label);
         }
         // CRASH: no label lists them any more; what is left on them is believed by nobody.
-        for device in members.view().iter().filter_map(|slot| slot.device.as_ref()) {
-            if let Err(error) = blank_label(device) {
+        let slots = leaving.iter().flat_map(|part| part.composite.members().view().to_vec());
+        for device in slots.filter_map(|slot| slot.device) {
+            if let Err(error) = blank_label(&device) {
                 tracing::warn!("{error}; the device is of no pool any more, and has its label");
             }
         }
@@ -331,7 +334,7 @@ impl Volume {
             let set = MemberSet::new(slots, label, needed, &superblock.geometry);
             layout_over(superblock, None, set).ok()
         });
-        let part = |composite| Part { disk_group: 0, first_slot: 0, composite };
+        let part = |composite| Part { disk_group: 0, lane: None, first_slot: 0, composite };
         composite.into_iter().map(part).collect()
     }
 
@@ -410,27 +413,24 @@ fn add_to(label: &mut Superblock, new: &NewGroup, plan: &DiskGroup) {
     label.added.sort_by_key(|group| group.number);
 }
 
-fn part_of_new(
+fn parts_of_new(
     first: &Arc<MemberSet>,
     superblock: &Superblock,
     new: &NewGroup,
     plan: &DiskGroup,
-) -> Result<Part, AddGroupError> {
+) -> Result<Vec<Part>, AddGroupError> {
     debug_assert!(new.devices.len() <= LAYOUT_SLOTS_MAX);
     let slot = |(device, _): &(SharedDevice, [u8; 16])| {
         Slot::new(Some(Arc::clone(device)), MemberState::Online)
     };
     let slots: Vec<Slot> = new.devices.iter().map(slot).collect();
-    let needed = needed_of(plan.layout, plan.slots.len());
-    let set = first.beside(plan.slots.start, slots, needed);
-    let composite = layout_over(superblock, Some(plan), set)?;
-    Ok(Part { disk_group: plan.number, first_slot: plan.slots.start, composite })
+    Ok(parts_over(first, superblock, plan, slots)?)
 }
 
 /// Overwrites what may lie where descriptors will, and writes the labels of the new members.
 fn prepare(
     first: &Arc<MemberSet>,
-    part: &Part,
+    parts: &[Part],
     superblock: &Superblock,
     plan: &DiskGroup,
 ) -> Result<(), DeviceError> {
@@ -439,22 +439,23 @@ fn prepare(
     let range = geometry.range_on(plan.number, plan.first_group, plan.member_bytes, stripe);
     let group_bytes = u64::from(geometry.group_fragments) << geometry.fragment_shift;
     let count = range.map_or(0, |range| range.count);
-    let mut offsets = (0..u64::from(count)).map(|group| ADDED_GROUPS_OFFSET + group * group_bytes);
-    let wipe = |offset: u64| {
+    let offsets = (0..u64::from(count)).map(|group| ADDED_GROUPS_OFFSET + group * group_bytes);
+    let mut places = parts.iter().flat_map(|part| offsets.clone().map(move |at| (part, at)));
+    let wipe = |(part, offset): (&Part, u64)| {
         let data = vec![SharedBytes::from(AlignedBuffer::zeroed(PAGE_BYTES))];
         part.composite.submit(Purpose::Home, Operation::Write { offset, data })
     };
     loop {
-        let tickets: Vec<Ticket> = offsets.by_ref().take(WIPED_AT_ONCE).map(wipe).collect();
+        let tickets: Vec<Ticket> = places.by_ref().take(WIPED_AT_ONCE).map(wipe).collect();
         if tickets.is_empty() {
             break;
         }
         tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))?;
     }
-    part.composite.flush(Purpose::Home)?;
+    parts.iter().try_for_each(|part| part.composite.flush(Purpose::Home))?;
     let Some(label) = first.label() else { return Ok(()) };
     if planted::is(Planted::AddedBeforeAdding) {
         return Ok(());
     }
-    part.composite.members().write_own_labels(&label)
+    parts.iter().try_for_each(|part| part.composite.members().write_own_labels(&label))
 }

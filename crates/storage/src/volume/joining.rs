@@ -24,7 +24,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use format::disk_group::DiskGroup;
+use format::disk_group::{DiskGroup, GroupRange};
 use format::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
 use format::members::{Member, MemberState};
 use format::superblock::{SUPERBLOCK_BYTES, Superblock};
@@ -215,7 +215,12 @@ impl Volume {
         let geometry = self.geometry();
         let group = label.added.iter().find(|group| group.slots.contains(&slot));
         let of_group = |group: &DiskGroup| {
-            geometry.added.iter().find(|range| range.disk_group == group.number)
+            let is_own = |range: &&GroupRange| {
+                let own =
+                    range.lane.is_none_or(|lane| group.slots.start + usize::from(lane) == slot);
+                range.disk_group == group.number && own
+            };
+            geometry.added.iter().find(is_own)
         };
         let range = group.and_then(of_group).map(|range| geometry.bytes_of(range));
         range.unwrap_or(0..geometry.device_bytes - 2 * SUPERBLOCK_AREA_BYTES)

@@ -137,14 +137,11 @@ impl Volume {
         let geometry = &superblock.geometry;
         let set = MemberSet::new(own(&(0..superblock.width)), label, needed, geometry);
         let composite = layout_over(superblock, None, Arc::clone(&set)).map_err(in_use)?;
-        let mut parts = vec![Part { disk_group: 0, first_slot: 0, composite }];
+        let mut parts = vec![Part { disk_group: 0, lane: None, first_slot: 0, composite }];
         for group in &superblock.added {
-            let needed = needed_of(group.layout, group.slots.len());
-            let set = set.beside(group.slots.start, own(&group.slots), needed);
-            set.join_roster();
-            let composite = layout_over(superblock, Some(group), set).map_err(in_use)?;
-            let (disk_group, first_slot) = (group.number, group.slots.start);
-            parts.push(Part { disk_group, first_slot, composite });
+            let added = parts_over(&set, superblock, group, own(&group.slots)).map_err(in_use)?;
+            added.iter().for_each(|part| part.composite.members().join_roster());
+            parts.extend(added);
         }
         let composite = match parts.as_slice() {
             [first] => Arc::clone(&first.composite),
@@ -172,10 +169,36 @@ fn leave_out_adding(superblock: &mut Superblock) {
     }
 }
 
+/// Returns the parts of a disk group that was added, over the members in `slots`: one, or one for
+/// each member. Labels are written to them once they have joined the roster of `first`.
+///
+/// # Errors
+///
+/// What this software does not do.
+pub(super) fn parts_over(
+    first: &Arc<MemberSet>,
+    superblock: &Superblock,
+    group: &DiskGroup,
+    slots: Vec<Slot>,
+) -> Result<Vec<Part>, SuperblockError> {
+    let lanes = group.layout.lanes(group.slots.len());
+    let each = slots.len() / usize::from(lanes);
+    let part = |(lane, slots): (u8, &[Slot])| {
+        let first_slot = group.slots.start + usize::from(lane) * each;
+        let needed = needed_of(group.layout, each);
+        let set = first.beside(first_slot, slots.to_vec(), needed);
+        let composite = layout_over(superblock, Some(group), set)?;
+        let lane = (lanes > 1).then_some(lane);
+        Ok(Part { disk_group: group.number, lane, first_slot, composite })
+    };
+    (0..lanes).zip(slots.chunks(each.max(1))).map(part).collect()
+}
+
 /// Returns how many members a layout cannot do without (MS3).
 pub(super) fn needed_of(layout: Layout, width: usize) -> usize {
     match layout {
-        Layout::Single | Layout::Mirror => 1,
+        // Of a round-robin each member is by itself.
+        Layout::Single | Layout::Mirror | Layout::RoundRobin => 1,
         // R7.
         Layout::Stripe { .. } if planted::is(Planted::StripeDoneWithout) => width - 1,
         Layout::Stripe { .. } => width,
@@ -216,7 +239,9 @@ pub(super) fn layout_over(
             Err(not("a mirror of fragments smaller than 4 KiB"))
         }
         // Of one device there is no other copy, and nothing else is different.
-        (Layout::Single | Layout::Mirror, _) => Ok(Arc::new(Mirror::new(info, set, groups_offset))),
+        (Layout::Single | Layout::Mirror | Layout::RoundRobin, _) => {
+            Ok(Arc::new(Mirror::new(info, set, groups_offset)))
+        }
         (Layout::Stripe { .. } | Layout::Raid5 { .. }, Some(shape)) => {
             let stripes = match added {
                 Some(_) => Some(geometry.added_stripes(shape)),

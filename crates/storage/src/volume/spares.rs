@@ -279,7 +279,7 @@ impl Volume {
 /// one.
 fn slots_of_use(label: &Superblock) -> Vec<usize> {
     let can_lose = |layout: Layout| match layout {
-        Layout::Single | Layout::Stripe { .. } => false,
+        Layout::Single | Layout::RoundRobin | Layout::Stripe { .. } => false,
         Layout::Mirror | Layout::Raid5 { .. } => true,
     };
     let added = label.added.iter().map(|group| (group.layout, group.slots.clone()));

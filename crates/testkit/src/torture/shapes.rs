@@ -47,7 +47,7 @@ impl GroupShape {
     #[must_use]
     pub fn is_redundant(self) -> bool {
         match self.layout {
-            Layout::Single | Layout::Stripe { .. } => false,
+            Layout::Single | Layout::RoundRobin | Layout::Stripe { .. } => false,
             Layout::Mirror | Layout::Raid5 { .. } => true,
         }
     }
@@ -153,7 +153,7 @@ impl PoolKind {
     #[must_use]
     pub fn is_striped(self) -> bool {
         self.groups().iter().any(|group| match group.layout {
-            Layout::Single | Layout::Mirror => false,
+            Layout::Single | Layout::Mirror | Layout::RoundRobin => false,
             Layout::Raid5 { .. } | Layout::Stripe { .. } => true,
         })
     }
