@@ -9,8 +9,8 @@ use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
-use storage::device::sim::{Image, Recording};
-use storage::device::{Purpose, RequestKind};
+use storage::device::sim::{Image, Recording, SimDevice};
+use storage::device::{Purpose, RequestKind, SharedDevice};
 
 use super::groups::{check_all, content, group_of, groups};
 use super::removal::finish;
@@ -277,4 +277,44 @@ fn a_cut_with_any_member_missing_loses_nothing() {
     }
     println!("{states} states");
     assert!(states > 200, "{states}");
+}
+
+/// Goal: a device that takes the place of one of the mirror with the metadata has all of it, beside
+/// stripes too: the fixed regions, which end inside a piece, and what lies behind them. Method: the
+/// pool is opened and checked with the new one alone.
+#[test]
+fn a_member_of_the_metadata_mirror_is_made_whole_beside_stripes() {
+    let stripe = Layout::Stripe { unit_shift: UNIT_SHIFT_DEFAULT };
+    for (layout, width) in [(RAID5, 3), (stripe, 2)] {
+        let what = layout.word();
+        let (devices, made) =
+            make(&[(Layout::Mirror, 2, false), (layout, width, true)], POOL_BYTES);
+        made.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let images = devices.iter().map(|device| device.image());
+        let devices = devices_of(images.chain([Image::blank(POOL_BYTES)]).collect());
+        let members = devices.len() - 1;
+        let pool = open(&devices[..members]).expect("it was made");
+        for file in 0..6 {
+            put(&pool, &format!("f{file}"), &content(file, 1, 150_000)).expect("there is room");
+        }
+        pool.checkpoint().expect("nothing fails");
+        let new: SharedDevice = Arc::<SimDevice>::clone(&devices[members]);
+        pool.replace_member(0, new, [9; 16]).expect("the other has all");
+        for round in 0.. {
+            pool.tick().expect("nothing fails");
+            if pool.members().iter().all(|it| it.member.is_online()) {
+                break;
+            }
+            assert!(round < 500, "{what}: the rebuild does not end: {:?}", pool.jobs());
+        }
+        pool.close().expect("nothing fails");
+        drop(pool);
+        let left = devices_of(devices[2..].iter().map(|device| device.image()).collect());
+        check_all(&left, what);
+        let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
+        for file in 0..6 {
+            let found = get(&pool, &format!("f{file}"));
+            assert!(found == Some(content(file, 1, 150_000)), "{what}: file {file}");
+        }
+    }
 }

@@ -328,6 +328,11 @@ pub(crate) const FOUND: &[Row] = &[
     ),
     ("RoleForgotten", "members", "roles::each_disk_group_has_what_its_roles_say"),
     ("MetadataRoomForgotten", "members", "roles::writers_are_refused_where_metadata_has_no_room"),
+    (
+        "PieceOfFixedRegionSkipped",
+        "members",
+        "roles::a_member_of_the_metadata_mirror_is_made_whole_beside_stripes",
+    ),
     ("LeavingIsRoom", "members", "removal::writers_get_no_room_that_a_removal_needs"),
     (
         "LeavingGetsSegments",

@@ -155,6 +155,8 @@ bugs! {
     FlushOfFirstGroupOnly: "A flush makes what lies in the first disk group durable alone (VG2).",
     RoleForgotten: "Data is put into a disk group that has no role for it (GR1).",
     MetadataRoomForgotten: "Writers are promised map pages for which there is no room (G7).",
+    PieceOfFixedRegionSkipped:
+        "A rebuild of a mirror beside stripes passes over the piece in which fixed regions end.",
     LeavingIsRoom: "A disk group that leaves counts as room for writers (GR3).",
     LeavingGetsSegments: "A segment is opened in a disk group that leaves (GR2).",
     TakenOutWithLiveBlocks: "A disk group is taken out before its last block is elsewhere (EV1).",

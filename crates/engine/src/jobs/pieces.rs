@@ -9,6 +9,7 @@ use format::page::PAGE_BYTES;
 use format::pointer::BlockPointer;
 use format::summary::{Summary, SummaryEntry, SummaryKind};
 
+use runtime::planted::{self, Planted};
 use storage::device::Redundancy;
 
 use crate::alloc::{Pin, SegmentId};
@@ -42,8 +43,11 @@ impl<'a> Kept<'a> {
             return Ok(Some(Kept::Alike));
         }
         let place = geometry.place_at(piece.start);
-        let is_striped =
-            place.map_or(geometry.stripe.is_some(), |place| geometry.is_striped(place.group()));
+        // One that begins before the groups is of the first disk group, whatever lies in stripes
+        // beside it: where that is a mirror the fixed regions end inside a piece.
+        let is_planted = planted::is(Planted::PieceOfFixedRegionSkipped);
+        let of_first = if is_planted { geometry.stripe.is_some() } else { geometry.is_striped(0) };
+        let is_striped = place.map_or(of_first, |place| geometry.is_striped(place.group()));
         if !is_striped {
             return Ok(Some(Kept::Alike));
         }

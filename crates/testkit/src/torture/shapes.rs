@@ -93,6 +93,11 @@ const SHAPES: &[Shape] = &[
     },
     Shape { name: "stripe-3", groups: &[stripe(3)], comes: &[] },
     Shape {
+        name: "meta-mirror2+stripe-2",
+        groups: &[mirror(2).for_metadata(), stripe(2)],
+        comes: COMES_TO_RAID5,
+    },
+    Shape {
         name: "meta-single+mirror2",
         groups: &[SINGLE.for_metadata(), mirror(2)],
         comes: COMES,
