@@ -718,3 +718,39 @@ fn a_hole_made_since_is_received() {
     assert!(bytes.iter().all(|&byte| byte == 0));
     copy.close().expect("nothing fails");
 }
+
+/// Goal: nobody is brought back to what he had before, by clones that were given the wrong way
+/// round or by a stream that says so. Method: both orders, and a stream whose head is forged.
+#[test]
+fn a_stream_that_goes_back_in_time_is_refused() {
+    let source = source(63, 3);
+    let whole = send_from(&source.pool, None, "c0", None);
+    let next = send_from(&source.pool, Some("c0"), "c1", None);
+    let later = send_from(&source.pool, Some("c1"), "c2", None);
+    for (to, from, words) in [
+        ("c0", "c1", "root@c0 is earlier than root@c1"),
+        ("c0", "c2", "root@c0 is earlier than root@c2"),
+        ("c1", "c1", "root@c1 is sent from itself"),
+    ] {
+        let (mut out, from) = (Vec::new(), part(from));
+        let to = (&name("root"), &part(to));
+        let told = source.pool.send(to, Some(&from), None, &mut out, &mut |_, _| ());
+        let told = told.expect_err("it goes back").to_string();
+        assert!(told.starts_with(words) && out.is_empty(), "{told}");
+    }
+    let device = pool_of(POOL_BYTES, 9);
+    let pool = open(&device, "root", None);
+    receive(&pool, &whole).expect("there is room");
+    receive(&pool, &next).expect("there is room");
+    // What `next` begins from is what this one says that it makes.
+    let mut back = later.clone();
+    back[80..96].copy_from_slice(&next[64..80]);
+    mend(&mut back[..256], 0, &later);
+    let failure = receive(&pool, &back).expect_err("it goes back");
+    assert!(failure.error.to_string().contains("goes back in time"), "{failure:?}");
+    receive(&pool, &later).expect("it goes on");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    assert_clean(&device);
+    assert_received(&device, None, &source.known[2], "after what was refused");
+}

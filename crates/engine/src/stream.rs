@@ -23,6 +23,15 @@ pub enum SendError {
     /// The token is of another stream.
     #[error("the token is of another stream: give the same two clones as when it broke off")]
     ForeignToken,
+    /// The clone that is to be sent is not later than the one that it is sent from.
+    #[error(
+        "{what}: a stream goes forward in time, and one that goes back would undo what whoever \
+         receives it has: name the later clone first, and the earlier one with --from"
+    )]
+    Backward {
+        /// Which of both is the earlier one.
+        what: String,
+    },
 }
 
 /// Why a node was not received.

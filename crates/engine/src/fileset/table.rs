@@ -313,6 +313,20 @@ impl Index {
         None
     }
 
+    /// Whether the node in `slot` goes back to the one in `origin`.
+    pub(crate) fn goes_back_to(&self, slot: u32, origin: u32) -> bool {
+        let mut next = self.origin_of(slot);
+        // As in `origin_of`: a table that makes a ring ends here.
+        for _ in 0..self.nodes.len() {
+            match next {
+                Some(found) if found == origin => return true,
+                Some(found) => next = self.origin_of(found),
+                None => return false,
+            }
+        }
+        false
+    }
+
     /// Keeps a clone from being deleted until [`Index::unpin`].
     pub(crate) fn pin(&mut self, slot: u32) {
         *self.pinned.entry(slot).or_insert(0) += 1;

@@ -69,6 +69,9 @@ impl Core {
         if from.is_some_and(|from| from.node.family != to.node.family) {
             return Err(FsError::Invalid.into());
         }
+        if let Some(from) = from {
+            self.check_forward(from, to)?;
+        }
         let begin = begin_of(self, from, to, resume)?;
         let mut sending = Sending {
             core: self,
@@ -121,6 +124,23 @@ impl Core {
             found.insert(*number, file);
         }
         Ok(found)
+    }
+}
+
+impl Core {
+    /// Refuses a stream that would bring its receiver back to what he had before, or to what he
+    /// has. One to another branch of the family, as a restore makes it, goes forward.
+    fn check_forward(&self, from: &Pinned<'_>, to: &Pinned<'_>) -> Result<(), SendError> {
+        let index = self.filesets.table.lock(&self.store)?;
+        let (earlier, later) = (index.path_of(to.slot), index.path_of(from.slot));
+        if from.slot == to.slot {
+            return Err(SendError::Backward { what: format!("{later} is sent from itself") });
+        }
+        if index.goes_back_to(from.slot, to.slot) {
+            let what = format!("{earlier} is earlier than {later}");
+            return Err(SendError::Backward { what });
+        }
+        Ok(())
     }
 }
 

@@ -142,6 +142,16 @@ impl Core {
                  what changed elsewhere, and keep the fileset read-only (`holdfast fileset set`)"
             )));
         }
+        for known in index.clones_of(slot) {
+            let known = index.read_entry(&self.store, known.slot)?;
+            if identity_of(&known) == begin.to {
+                return Err(refused(format!(
+                    "the stream goes back in time: {shown} has what it brings already, as its \
+                     clone {}: `holdfast fileset restore` goes back to that",
+                    known.name.as_str()
+                )));
+            }
+        }
         if index.clone_of(slot, &begin.to_name).is_some() {
             let name = format!("{shown}@{}", begin.to_name.as_str());
             return Err(FsError::FilesetExists { name }.into());
