@@ -492,6 +492,8 @@ pub enum Answer {
     Schedules(Vec<Schedule>),
     /// It is done, and durable; these are the names that it concerns.
     Names(Vec<String>),
+    /// Who was told a test, and what came of it.
+    Told(Vec<ToldFacts>),
     /// How many bytes.
     Bytes(u64),
     /// Devices, by slot.
@@ -500,6 +502,17 @@ pub enum Answer {
     Groups(Vec<GroupFacts>),
     /// What the last scrub has found; `None`: there was none since the pool was opened.
     Scrub(Option<ScrubFacts>),
+}
+
+/// What came of a test that a receiver was told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ToldFacts {
+    /// How it is told: `command /usr/bin/logger`, `webhook http://...`, `mail to ...`.
+    pub receiver: String,
+    /// Whether it was told.
+    pub ok: bool,
+    /// Why not.
+    pub error: Option<String>,
 }
 
 /// What a scrub has found so far.
@@ -622,8 +635,40 @@ pub struct FilesetFacts {
     pub reservation_bytes: Option<u64>,
     /// Whether the server that answers has it mounted.
     pub is_mounted: bool,
+    /// What the server that answers uses it for.
+    #[serde(default)]
+    pub used_by: Vec<UseFacts>,
     /// Of a deleted one: how much of it is freed, in parts of 1,000. `None`: it is in use.
     pub freed_permille: Option<u64>,
+}
+
+/// What a server uses a fileset for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UseFacts {
+    /// `mount`, `export`, or `import` of a tree.
+    pub kind: String,
+    /// The directory, or the name of the export; of an import empty.
+    pub at: String,
+}
+
+impl UseFacts {
+    /// Returns it as it is said of a fileset.
+    pub(crate) fn words(&self) -> String {
+        match self.kind.as_str() {
+            "mount" => format!("mounted on {}", self.at),
+            "export" => format!("exported as {}", self.at),
+            _ => "being imported into".to_owned(),
+        }
+    }
+
+    /// Returns how this use of a fileset of `pool` ends.
+    pub(crate) fn advice(&self, pool: &str) -> String {
+        match self.kind.as_str() {
+            "mount" => format!("`holdfast unmount {}` first", self.at),
+            "export" => format!("`holdfast export remove {pool} {}` first", self.at),
+            _ => "wait until that has ended".to_owned(),
+        }
+    }
 }
 
 /// What a pool tells of a job.

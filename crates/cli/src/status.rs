@@ -424,7 +424,12 @@ fn controlled(
         return Answer::Error(not_allowed(peer, own));
     }
     let who = format!("user {}", peer.uid);
-    let done = || mounts.uses.check(&request).and_then(|()| pool.control(&request, peer));
+    let done = || {
+        mounts.uses.check(&request)?;
+        let mut answer = pool.control(&request, peer)?;
+        mounts.uses.tell(&mut answer);
+        Ok(answer)
+    };
     match control::audited(&who, &request, done) {
         Ok(answer) => Answer::Control(answer),
         Err(error) => Answer::Error(error.to_string()),

@@ -31,7 +31,7 @@ use front::shared::{Shares, Teller};
 use runtime::clock::SystemClock;
 
 use crate::backend::{BackendError, OpenPool};
-use crate::control::Request;
+use crate::control::{Answer, Request, UseFacts};
 
 /// What a fileset is used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +55,17 @@ impl Use {
             (Use::SharedMount(_), Use::Import) | (Use::Import, Use::SharedMount(_)) => false,
             (Use::SharedMount(_) | Use::Export(_) | Use::Import, _) => true,
         }
+    }
+
+    fn facts(&self) -> UseFacts {
+        let (kind, at) = match self {
+            Use::Mount(directory) | Use::SharedMount(directory) => {
+                ("mount", directory.display().to_string())
+            }
+            Use::Export(name) => ("export", name.clone()),
+            Use::Import => ("import", String::new()),
+        };
+        UseFacts { kind: kind.to_owned(), at }
     }
 
     fn words(&self) -> String {
@@ -350,27 +361,48 @@ impl Fronts for SeatFronts<'_> {
 }
 
 impl Uses {
-    /// Refuses to delete a clone that is used, by what uses it. Another request may go on.
+    /// Refuses to delete a fileset or a clone that is used, by what uses it. Another request may go
+    /// on.
     pub(crate) fn check(&self, request: &Request) -> Result<(), BackendError> {
-        let Request::CloneDelete { fileset, clone } = request else { return Ok(()) };
-        let name = format!("{fileset}@{clone}");
-        let uses: Vec<_> = lock(&self.table).uses.values().cloned().collect();
+        let (what, name) = if let Request::CloneDelete { fileset, clone } = request {
+            ("clone", format!("{fileset}@{clone}"))
+        } else if let Request::FilesetDelete { name } = request {
+            ("fileset", name.clone())
+        } else {
+            return Ok(());
+        };
+        let uses = self.all();
         let is_it = |fileset: &FilesetUuid| {
             self.pool.fileset_name(*fileset).is_some_and(|found| found == name)
         };
         let Some((_, how)) = uses.iter().find(|(fileset, _)| is_it(fileset)) else { return Ok(()) };
-        let by = match how {
-            Use::Mount(directory) | Use::SharedMount(directory) => {
-                let directory = directory.display();
-                format!("it is mounted on {directory}: `holdfast unmount {directory}` first")
-            }
-            Use::Export(name) => {
-                format!("it is exported as {name}: `holdfast export remove` it first")
-            }
-            Use::Import => "a tree is being copied: wait until that has ended".to_owned(),
-        };
-        let cause = format!("clone {name}: {by}");
+        let (facts, pool) = (how.facts(), self.path.display().to_string());
+        let cause = format!("{what} {name}: it is {}: {}", facts.words(), facts.advice(&pool));
         Err(BackendError::Failed { device: self.path.clone(), cause })
+    }
+
+    /// Returns the uses of what is in this pool.
+    fn all(&self) -> Vec<(FilesetUuid, Use)> {
+        let seats: Vec<_> = lock(&self.seats).values().filter_map(Weak::upgrade).collect();
+        let mut all: Vec<_> = lock(&self.table).uses.values().cloned().collect();
+        // Those that are about to come are in another yet.
+        for seat in seats.iter().filter(|seat| std::ptr::eq(&raw const *seat.at(), self)) {
+            all.extend(lock(&seat.table).uses.values().cloned());
+        }
+        all
+    }
+
+    /// Says of the filesets in an answer what they are used for.
+    pub(crate) fn tell(&self, answer: &mut Answer) {
+        let Answer::Filesets { list, .. } = answer else { return };
+        let mut used: BTreeMap<String, Vec<UseFacts>> = BTreeMap::new();
+        for (fileset, how) in self.all() {
+            used.entry(format!("{:032x}", fileset.0)).or_default().push(how.facts());
+        }
+        for facts in list {
+            facts.used_by = used.get(&facts.uuid).cloned().unwrap_or_default();
+            facts.is_mounted = facts.used_by.iter().any(|it| it.kind == "mount");
+        }
     }
 }
 

@@ -44,10 +44,11 @@ pub(crate) enum FilesetCommand {
         #[arg(long, value_name = "SIZE")]
         reservation: Option<String>,
     },
-    /// Show the filesets of a pool
-    #[command(after_help = "Example:\n  holdfast fileset list pool.hf --json")]
+    /// Show the filesets of a pool, or one and those below it
+    #[command(after_help = "Examples:\n  holdfast fileset list pool.hf --json\n  \
+                            holdfast fileset list pool.hf:home")]
     List {
-        /// The pool, or a directory that it is mounted on
+        /// The pool, or a directory that it is mounted on, or POOL:a/b
         pool: PathBuf,
     },
     /// Change what a fileset is like; blocks change for new files

@@ -32,10 +32,11 @@ pub(crate) enum ScheduleCommand {
         #[arg(value_parser = Counts::parse)]
         keep: Counts,
     },
-    /// Show the schedules of a served pool
-    #[command(after_help = "Example:\n  holdfast schedule list pool.hf --json")]
+    /// Show the schedules of a served pool, or those of a fileset and of the ones below it
+    #[command(after_help = "Examples:\n  holdfast schedule list pool.hf --json\n  \
+                            holdfast schedule list pool.hf:home")]
     List {
-        /// A served pool
+        /// A served pool, or POOL:a/b
         pool: PathBuf,
     },
 }

@@ -52,6 +52,7 @@ pub(crate) fn run(args: &CloneArgs, backend: &dyn Backend, output: &Output) -> a
                 it.is_clone && start.as_ref().is_none_or(|start| it.name.starts_with(start))
             };
             let listed = at.filesets().and_then(|mut all| {
+                of.map(|name| at.known(name, &all)).transpose()?;
                 all.retain(is_of);
                 all.sort_by_key(|it| it.created_seconds);
                 if *unique {
@@ -109,6 +110,7 @@ fn delete(
 ) -> anyhow::Result<()> {
     let (fileset, clone) = at.named_clone(argument)?;
     let (name, pool) = (format!("{fileset}@{clone}"), at.pool.display().to_string());
+    super::fileset::wait_for_clones(at, &fileset, output)?;
     at.ask(&Request::CloneDelete { fileset, clone })?;
     let facts = json!({ "deleted": name, "pool": pool });
     output.fact(&format!("{pool}:{name} is deleted"), &facts);
@@ -116,7 +118,7 @@ fn delete(
 }
 
 /// Returns a time as people write it, in UTC.
-fn time_of(seconds: u64) -> String {
+pub(super) fn time_of(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Years begin in March, so that a leap day is the last of its year: civil_from_days, Howard
     // Hinnant, "chrono-Compatible Low-Level Date Algorithms", 2013.
@@ -132,7 +134,8 @@ fn time_of(seconds: u64) -> String {
 }
 
 fn line_of(clone: &FilesetFacts) -> String {
-    let served = if clone.is_mounted { ", served here" } else { "" };
+    let used: String = clone.used_by.iter().map(|it| format!(", {}", it.words())).collect();
+    let used = printable(&used);
     let held = match &clone.holds[..] {
         [] => String::new(),
         holds => format!(", held by {}", printable(&holds.join(", "))),
@@ -140,7 +143,7 @@ fn line_of(clone: &FilesetFacts) -> String {
     let taken = time_of(clone.created_seconds);
     let unique = clone.unique_bytes.map(|bytes| format!(", {} its own", ByteSize(bytes)));
     let unique = unique.unwrap_or_default();
-    format!("{}  {taken}  {} inodes{unique}{held}{served}", printable(&clone.name), clone.inodes)
+    format!("{}  {taken}  {} inodes{unique}{held}{used}", printable(&clone.name), clone.inodes)
 }
 
 #[cfg(test)]

@@ -100,6 +100,7 @@ impl Controlled {
             device: device.clone(),
             members: Members::default(),
             is_read_only: !is_change,
+            may_replay: true,
             has_no_atime: true,
             cache_bytes: CACHE_BYTES,
             placement: Placement::Log,
@@ -138,6 +139,17 @@ impl Controlled {
             let message = format!("{}: name a clone as POOL:a/b@monday", argument.display());
             UsageError::new(message).into()
         })
+    }
+
+    /// Returns `name`, if it is that of one of the filesets in `all`.
+    pub(crate) fn known(&self, name: &str, all: &[FilesetFacts]) -> anyhow::Result<String> {
+        let pool = self.pool.display();
+        anyhow::ensure!(
+            all.iter().any(|it| it.name == name),
+            "{pool}: there is no fileset {name}: `holdfast fileset list {pool}` shows those that \
+             are there"
+        );
+        Ok(name.to_owned())
     }
 
     /// Asks for something.

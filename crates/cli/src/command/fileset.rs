@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use format::fileset::ROOT_SLOT;
 use serde_json::json;
 
 use super::controlled::Controlled;
@@ -26,7 +27,7 @@ pub(crate) fn run(
     match &args.command {
         FilesetCommand::List { pool } => {
             let at = Controlled::find(pool, backend, false)?;
-            let all = at.filesets();
+            let all = at.filesets().and_then(|all| listed(&at, pool, all));
             let mut all = at.finish(all)?;
             all.retain(|fileset| !fileset.is_clone);
             if all.iter().any(|fileset| fileset.freed_permille.is_some()) {
@@ -95,6 +96,23 @@ pub(crate) fn run(
         }
     }
     Ok(exit::DONE)
+}
+
+/// Returns what is listed of `all`: if `argument` names a fileset that and those below it, with
+/// their clones. One that is not there is refused.
+pub(super) fn listed(
+    at: &Controlled,
+    argument: &Path,
+    mut all: Vec<FilesetFacts>,
+) -> anyhow::Result<Vec<FilesetFacts>> {
+    let Some(fileset) = Named::of(argument)?.fileset else { return Ok(all) };
+    let name = at.known(&fileset.to_string(), &all)?;
+    let is_meant = |it: &FilesetFacts| {
+        let rest = it.name.strip_prefix(&name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+    };
+    all.retain(is_meant);
+    Ok(all)
 }
 
 /// Does one change of a fileset, and says `done` of it: for programs, for people.
@@ -176,16 +194,18 @@ fn delete(
             names.join(", ")
         );
     }
-    if let Some(mounted) = names.iter().find(|it| it.is_mounted) {
-        anyhow::bail!(
-            "{pool}:{}: it is mounted: unmount it first; nothing is deleted",
-            mounted.name
-        );
-    }
+    let own = all.iter().filter(is_live).find(|it| it.name == name);
+    let in_the_way: Vec<String> = own
+        .into_iter()
+        .chain(names.iter().copied())
+        .filter_map(|it| in_the_way_of(it, &all, &pool))
+        .collect();
+    anyhow::ensure!(in_the_way.is_empty(), "nothing is deleted: {}", in_the_way.join("; "));
     // Those with more parts are below others.
     names.sort_by_key(|it| std::cmp::Reverse(it.name.matches('/').count()));
     let names = names.iter().map(|it| it.name.clone()).chain([name.clone()]);
     for name in names {
+        wait_for_clones(at, &name, output)?;
         at.ask(&Request::FilesetDelete { name: name.clone() })?;
         let facts = json!({ "deleted": name, "pool": pool });
         output.fact(&format!("{pool}:{name} is deleted"), &facts);
@@ -199,19 +219,65 @@ fn delete(
     Ok(())
 }
 
+/// Returns what keeps a fileset from being deleted, and what to do.
+fn in_the_way_of(fileset: &FilesetFacts, all: &[FilesetFacts], pool: &str) -> Option<String> {
+    let name = &fileset.name;
+    if fileset.slot == ROOT_SLOT {
+        return Some(format!(
+            "{pool}:{name} is the first fileset of the pool, which always has one"
+        ));
+    }
+    if let Some(how) = fileset.used_by.first() {
+        return Some(format!("{pool}:{name} is {}: {}", how.words(), how.advice(pool)));
+    }
+    let start = format!("{name}@");
+    let clones: Vec<&str> = all
+        .iter()
+        .filter(|it| it.is_clone && it.name.starts_with(&start))
+        .map(|it| it.name.as_str())
+        .collect();
+    // One that arrives goes with its clones: where it comes from it stays.
+    if clones.is_empty() || fileset.moving.as_deref() == Some("arriving") {
+        return None;
+    }
+    let clones = clones.join(", ");
+    Some(format!("{pool}:{name} has clones: {clones}: `holdfast clone delete` these first"))
+}
+
 /// Waits until all that was deleted is free.
 pub(super) fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
+    wait_for(at, output, &|_| true)
+}
+
+/// Waits until the clones of `fileset` that were deleted are free: one is freed at a time, for
+/// what each of two holds alone is found by comparing it with the other.
+pub(super) fn wait_for_clones(
+    at: &Controlled,
+    fileset: &str,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let start = format!("{fileset}@");
+    wait_for(at, output, &|freed| freed.name.starts_with(&start))
+}
+
+/// Waits until all of what was deleted that `is_meant` is free.
+fn wait_for(
+    at: &Controlled,
+    output: &Output,
+    is_meant: &dyn Fn(&FilesetFacts) -> bool,
+) -> anyhow::Result<()> {
     let mut progress = output.progress();
     loop {
         let all = at.filesets()?;
-        let freed: Vec<u64> = all.iter().filter_map(|it| it.freed_permille).collect();
+        let meant = all.iter().filter(|it| is_meant(it));
+        let freed: Vec<u64> = meant.filter_map(|it| it.freed_permille).collect();
         let stopped = at.jobs()?.into_iter().find(|job| job.is_paused || job.failure.is_some());
         let total = u64::try_from(freed.len()).unwrap_or(0) * 1000;
-        progress.tell("freed, in parts of 1,000", freed.iter().sum(), total);
         if freed.is_empty() {
             progress.finish();
             return Ok(());
         }
+        progress.tell("freed, in parts of 1,000", freed.iter().sum(), total);
         if let Some(job) = stopped {
             let why = job.failure.unwrap_or_else(|| "somebody paused it".to_owned());
             let (pool, id) = (at.pool.display(), job.id);
@@ -237,12 +303,13 @@ fn line_of(fileset: &FilesetFacts) -> String {
     {
         line += &limit.map_or_else(String::new, |bytes| format!(", {word} {}", ByteSize(bytes)));
     }
-    for (is_so, words) in [
-        (fileset.is_read_only, ", read-only"),
-        (fileset.is_mounted, ", served here"),
-        (fileset.is_receiving, ", receiving a stream"),
-    ] {
+    for (is_so, words) in
+        [(fileset.is_read_only, ", read-only"), (fileset.is_receiving, ", receiving a stream")]
+    {
         line.push_str(if is_so { words } else { "" });
+    }
+    for how in &fileset.used_by {
+        line += &format!(", {}", printable(&how.words()));
     }
     if let Some(word) = &fileset.moving {
         line += match word.as_str() {

@@ -9,8 +9,9 @@ use serde_json::json;
 use super::controlled::Controlled;
 use crate::args::schedule::{NotifyArgs, ScheduleArgs, ScheduleCommand, TopArgs};
 use crate::backend::Backend;
-use crate::control::{Answer, ClientFacts, OperationFacts, Request};
+use crate::control::{Answer, ClientFacts, OperationFacts, Request, Schedule};
 use crate::exit;
+use crate::named::Named;
 use crate::output::{Output, printable};
 
 pub(crate) fn run(
@@ -33,11 +34,28 @@ pub(crate) fn run(
             let Answer::Schedules(list) = at.ask(&Request::ScheduleList {})? else {
                 anyhow::bail!("{pool}: the server answered nonsense")
             };
-            if list.is_empty() {
+            let meant = Named::of(argument)?.fileset.map(|name| name.to_string());
+            let is_meant = |schedule: &&Schedule| {
+                meant.as_ref().is_none_or(|name| {
+                    let rest = schedule.fileset.strip_prefix(name.as_str());
+                    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                })
+            };
+            let meant_ones: Vec<&Schedule> = list.iter().filter(is_meant).collect();
+            if let (true, Some(name)) = (meant_ones.is_empty(), &meant) {
+                at.known(name, &at.filesets()?)?;
+            }
+            if meant_ones.is_empty() {
                 output.remark("No clones are taken by schedule.");
             }
-            for schedule in list {
-                let line = format!("{}  {}", printable(&schedule.fileset), schedule.keep.text());
+            for schedule in meant_ones {
+                let name = printable(&schedule.fileset);
+                let mut line = format!("{name}  {}", schedule.keep.text());
+                if schedule.is_gone {
+                    line += &format!(
+                        ", but that fileset is gone: `holdfast schedule set {pool}:{name} none`"
+                    );
+                }
                 output.fact(&line, &json!(schedule));
             }
         }
@@ -53,17 +71,22 @@ pub(crate) fn notify(
 ) -> anyhow::Result<u8> {
     let at = Controlled::find(args.pool(), backend, false)?;
     let at = at.need_server("notices are of a server")?;
-    let told = at.ask_names(&Request::NotifyTest {})?;
+    let Answer::Told(told) = at.ask(&Request::NotifyTest {})? else {
+        anyhow::bail!("{}: the server answered nonsense", at.pool.display())
+    };
     let pool = at.pool.display();
     anyhow::ensure!(
         !told.is_empty(),
         "{pool}: nobody is told: write a [[notify]] into the configuration of its server, and \
          `holdfast reload {pool}`"
     );
-    for line in told {
-        output.fact(&printable(&line), &json!({ "receiver": line }));
+    for came in &told {
+        let outcome = came.error.as_deref().unwrap_or("told");
+        output.fact(&printable(&format!("{}: {outcome}", came.receiver)), &json!(came));
     }
-    Ok(exit::DONE)
+    // Each has said why above.
+    let is_all_told = told.iter().all(|came| came.ok);
+    Ok(if is_all_told { exit::DONE } else { exit::FAILED })
 }
 
 /// What was counted at one moment.

@@ -20,7 +20,7 @@
 //! while it is waited for.
 
 pub(crate) mod config;
-mod exports;
+pub(crate) mod exports;
 mod history;
 pub(crate) mod http;
 mod moving;
@@ -55,6 +55,7 @@ pub(crate) use self::timetable::Timetable;
 use crate::backend::{BackendError, ExplainStep, ExplainTarget, OpenPool};
 use crate::control::{
     Answer, CLIENTS_MAX, ClientFacts, FilesetFacts, JobFacts, OperationFacts, Peer, Request,
+    ToldFacts,
 };
 use crate::events::now_seconds;
 use crate::mounts::Mounts;
@@ -237,8 +238,8 @@ impl Hub {
                 Ok(Answer::Operations(self.nfs.as_ref().map(Nfs::operations).unwrap_or_default()))
             }
             Request::ScheduleSet { fileset, keep } => self.schedule_set(index, fileset, keep),
-            Request::ScheduleList {} => Ok(self.schedule_list(index)),
-            Request::NotifyTest {} => Ok(Answer::Names(self.test_receivers(&shown(&served.path)))),
+            Request::ScheduleList {} => self.schedule_list(index),
+            Request::NotifyTest {} => Ok(Answer::Told(self.test_receivers(&shown(&served.path)))),
             Request::Reload {} => {
                 let reloaded = self.reload();
                 reloaded
@@ -258,7 +259,8 @@ impl Hub {
             }
             other => {
                 served.mounts.uses.check(other)?;
-                let answer = served.pool.control(other, peer)?;
+                let mut answer = served.pool.control(other, peer)?;
+                served.mounts.uses.tell(&mut answer);
                 if matches!(other, Request::FilesetRename { .. }) {
                     self.filesets_renamed(index);
                 }
@@ -304,7 +306,7 @@ impl Hub {
     }
 
     /// Tells all receivers a test, and returns what came of it.
-    fn test_receivers(&self, pool: &str) -> Vec<String> {
+    fn test_receivers(&self, pool: &str) -> Vec<ToldFacts> {
         let notice = Notice::new(notices::TEST, "a test: somebody has asked for it");
         let told = self.receivers().as_ref().map(|it| it.test(pool, &notice, TEST_TIME));
         told.unwrap_or_default()

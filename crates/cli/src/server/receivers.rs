@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::notices::Notice;
+use crate::control::ToldFacts;
 use crate::events::now_seconds;
 
 /// Notices that wait for one receiver: more than a pool of 32 failing members makes at once.
@@ -80,8 +81,11 @@ struct Told {
     /// Notices that were dropped before this one.
     dropped: u64,
     /// Who wants to know what came of it.
-    asked: Option<Sender<String>>,
+    asked: Option<Sender<Outcome>>,
 }
+
+/// What came of one notice: why it was not told.
+type Outcome = Result<(), String>;
 
 /// What came of notices.
 #[derive(Debug, Default)]
@@ -206,7 +210,7 @@ impl Receivers {
     }
 
     /// Tells each a test, and returns what came of it within `time`.
-    pub(crate) fn test(&self, pool: &str, notice: &Notice, time: Duration) -> Vec<String> {
+    pub(crate) fn test(&self, pool: &str, notice: &Notice, time: Duration) -> Vec<ToldFacts> {
         let begun = Instant::now();
         let asked: Vec<_> = self
             .all
@@ -217,15 +221,15 @@ impl Receivers {
                 (receiver.words(), is_given, answers)
             })
             .collect();
-        let outcome = |(words, is_given, answers): (String, bool, Queue<String>)| {
-            if !is_given {
-                return format!("{words}: {QUEUE_MAX} notices wait for it: it does not answer");
-            }
+        let outcome = |(receiver, is_given, answers): (String, bool, Queue<Outcome>)| {
             let left = time.saturating_sub(begun.elapsed());
-            match answers.recv_timeout(left) {
-                Ok(came) => format!("{words}: {came}"),
-                Err(_) => format!("{words}: it has not answered within {} s", time.as_secs()),
-            }
+            let error = if is_given {
+                let late = |_| Err(format!("it has not answered within {} s", time.as_secs()));
+                answers.recv_timeout(left).unwrap_or_else(late).err()
+            } else {
+                Some(format!("{QUEUE_MAX} notices wait for it: it does not answer"))
+            };
+            ToldFacts { receiver, ok: error.is_none(), error }
         };
         asked.into_iter().map(outcome).collect()
     }
@@ -235,7 +239,7 @@ impl Receivers {
         (sender, dropped): (&SyncSender<Told>, &AtomicU64),
         pool: &str,
         notice: &Notice,
-        asked: Option<Sender<String>>,
+        asked: Option<Sender<Outcome>>,
     ) -> bool {
         let before = dropped.swap(0, Ordering::AcqRel);
         let told = Told {
@@ -275,7 +279,7 @@ fn serve(way: &Way, queue: &Queue<Told>, should_stop: &AtomicBool, counts: &Coun
         }
         if let Some(asked) = told.asked {
             // Who asked may have gone.
-            let _ = asked.send(done.map_or_else(|cause| cause, |()| "told".to_owned()));
+            let _ = asked.send(done);
         }
     }
 }

@@ -8,10 +8,16 @@
 //! 2. Of the clones that are named so, the newest ones are kept, by their names; the others are
 //!    deleted. Whatever is named in another way is nobody's but the user's.
 //! 3. What is named after now, by a clock that was wrong, neither counts nor is deleted.
+//! 4. What is held counts, and is not deleted. One clone of a fileset is deleted at a look, and none
+//!    while another is being freed: the pool frees one at a time.
+//!
+//! A schedule is of a fileset, whatever that is called: it goes by identity, so a rename changes
+//! nothing, and another fileset that gets the name has no schedule. One whose fileset is gone stays
+//! and is shown so until it is taken away.
 //!
 //! [`plan`] decides, from the time and the names; [`Hub::keep_schedules`] does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -44,10 +50,16 @@ pub struct Counts {
 /// A schedule of a fileset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Schedule {
-    /// The fileset.
+    /// The fileset: what it is called now, or was last.
     pub fileset: String,
+    /// What identifies it, as 32 hexadecimal digits.
+    #[serde(default)]
+    pub uuid: String,
     /// What is kept of it.
     pub keep: Counts,
+    /// Whether there is no such fileset any more.
+    #[serde(default)]
+    pub is_gone: bool,
 }
 
 impl Counts {
@@ -196,8 +208,18 @@ fn file_of(served: &ServedPool) -> String {
     format!("schedules-{}.toml", served.id)
 }
 
-/// Schedules of a server's pools: by number of the pool and fileset.
-pub(crate) type Schedules = BTreeMap<(usize, String), Counts>;
+/// Schedules of a server's pools: by number of the pool and identity of the fileset.
+pub(crate) type Schedules = BTreeMap<(usize, String), Schedule>;
+
+/// What there is of a fileset.
+#[derive(Debug, Default)]
+struct Found {
+    name: String,
+    clones: Vec<String>,
+    held: BTreeSet<String>,
+    /// Whether one of its clones was deleted and is not all free.
+    is_freeing: bool,
+}
 
 impl Hub {
     /// Reads the schedules that were set of each pool.
@@ -209,9 +231,19 @@ impl Hub {
             let kept: KeptFile = toml::from_str(&text).map_err(|error| {
                 anyhow::anyhow!("{}: {error}: mend the file, or remove it", path.display())
             })?;
-            let mut schedules = self.schedules();
-            for schedule in kept.schedules {
-                schedules.insert((index, schedule.fileset), schedule.keep);
+            let found = self.found(index)?;
+            for mut schedule in kept.schedules {
+                // An older server wrote names alone.
+                if schedule.uuid.is_empty() {
+                    let named = found.iter().find(|(_, it)| it.name == schedule.fileset);
+                    let Some((uuid, _)) = named else {
+                        let fileset = schedule.fileset;
+                        tracing::warn!(fileset, "schedules: there is no such fileset");
+                        continue;
+                    };
+                    schedule.uuid.clone_from(uuid);
+                }
+                self.schedules().insert((index, schedule.uuid.clone()), schedule);
             }
         }
         Ok(())
@@ -226,17 +258,20 @@ impl Hub {
         let served = &self.pools[index];
         keep.check().map_err(|cause| served.failed(cause))?;
         name_of(fileset).map_err(|cause| served.failed(cause))?;
-        if *keep != Counts::default() && !self.clone_names(index)?.contains_key(fileset) {
-            let list = format!("`holdfast fileset list {}`", served.path.display());
-            return Err(served.failed(format!("there is no fileset {fileset}: {list} shows them")));
-        }
+        let found = self.found(index)?;
         let mut schedules = self.schedules();
-        let key = (index, fileset.to_owned());
-        let mut next = schedules.clone();
+        let mut next = renamed(&schedules, index, &found);
         if *keep == Counts::default() {
-            next.remove(&key);
+            next.retain(|(pool, _), it| *pool != index || it.fileset != fileset);
         } else {
-            next.insert(key, *keep);
+            let Some((uuid, _)) = found.iter().find(|(_, it)| it.name == fileset) else {
+                let list = format!("`holdfast fileset list {}`", served.path.display());
+                let cause = format!("there is no fileset {fileset}: {list} shows them");
+                return Err(served.failed(cause));
+            };
+            let (fileset, uuid) = (fileset.to_owned(), uuid.clone());
+            let schedule = Schedule { fileset, uuid: uuid.clone(), keep: *keep, is_gone: false };
+            next.insert((index, uuid), schedule);
         }
         let file = KeptFile { schedules: list_of(&next, index) };
         let text = toml::to_string(&file).map_err(|error| served.failed(error.to_string()))?;
@@ -246,40 +281,45 @@ impl Hub {
         Ok(Answer::Done)
     }
 
-    pub(crate) fn schedule_list(&self, index: usize) -> Answer {
-        Answer::Schedules(list_of(&self.schedules(), index))
+    pub(crate) fn schedule_list(&self, index: usize) -> Result<Answer, BackendError> {
+        let found = self.found(index)?;
+        let mut list = list_of(&renamed(&self.schedules(), index, &found), index);
+        list.sort_by(|a, b| a.fileset.cmp(&b.fileset));
+        Ok(Answer::Schedules(list))
     }
 
     /// Does what schedules want at `seconds` after 1970. Failures are logged, and tried again at
     /// the next call.
     pub(crate) fn keep_schedules(&self, seconds: u64) -> Vec<(usize, String)> {
         let mut failed = Vec::new();
-        let schedules = self.schedules().clone();
         for index in 0..self.pools.len() {
-            let own: Vec<Schedule> = list_of(&schedules, index);
-            if own.is_empty() {
+            if list_of(&self.schedules(), index).is_empty() {
                 continue;
             }
-            let names = match self.clone_names(index) {
-                Ok(names) => names,
+            let found = match self.found(index) {
+                Ok(found) => found,
                 Err(error) => {
                     tracing::error!("schedules: {error}");
                     failed.push((index, error.to_string()));
                     continue;
                 }
             };
-            for Schedule { fileset, keep } in own {
-                match names.get(&fileset) {
-                    Some(names) => {
-                        let due = plan(&keep, seconds, names);
-                        let errors = self.keep_schedule(index, &fileset, &due);
-                        failed.extend(errors.into_iter().map(|error| (index, error)));
-                    }
-                    None => {
-                        tracing::warn!(fileset, "schedules: there is no such fileset");
-                        failed.push((index, format!("there is no fileset {fileset}")));
-                    }
-                }
+            let own = {
+                let mut schedules = self.schedules();
+                *schedules = renamed(&schedules, index, &found);
+                list_of(&schedules, index)
+            };
+            for Schedule { fileset, uuid, keep, .. } in own {
+                let Some(found) = found.get(&uuid) else {
+                    failed.push((index, format!("the fileset {fileset} is gone")));
+                    continue;
+                };
+                let mut due = plan(&keep, seconds, &found.clones);
+                // The policy's fourth sentence.
+                due.delete.retain(|clone| !found.held.contains(clone));
+                due.delete.truncate(usize::from(!found.is_freeing));
+                let errors = self.keep_schedule(index, &fileset, &due);
+                failed.extend(errors.into_iter().map(|error| (index, error)));
             }
         }
         failed
@@ -303,9 +343,9 @@ impl Hub {
         failed
     }
 
-    /// Returns the names of the clones of each fileset.
-    fn clone_names(&self, index: usize) -> Result<BTreeMap<String, Vec<String>>, BackendError> {
-        let (mut names, mut from) = (BTreeMap::<String, Vec<String>>::new(), Some(0));
+    /// Returns what there is of each fileset, by identity.
+    fn found(&self, index: usize) -> Result<BTreeMap<String, Found>, BackendError> {
+        let (mut all, mut from) = (Vec::new(), Some(0));
         while let Some(slot) = from {
             let request = Request::FilesetList { from: slot };
             let Answer::Filesets { list, next } =
@@ -313,25 +353,47 @@ impl Hub {
             else {
                 break;
             };
-            for facts in list.into_iter().filter(|facts| facts.freed_permille.is_none()) {
-                match facts.name.split_once('@') {
-                    Some((fileset, clone)) => {
-                        names.entry(fileset.to_owned()).or_default().push(clone.to_owned());
-                    }
-                    None => {
-                        names.entry(facts.name).or_default();
-                    }
-                }
-            }
+            all.extend(list.into_iter().filter(|facts| !facts.is_receiving));
             from = next.filter(|&next| next > slot);
         }
-        Ok(names)
+        let (mut by_name, mut found) = (BTreeMap::new(), BTreeMap::new());
+        for facts in all.iter().filter(|it| it.freed_permille.is_none() && !it.is_clone) {
+            by_name.insert(facts.name.clone(), facts.uuid.clone());
+            let of = Found { name: facts.name.clone(), ..Found::default() };
+            found.insert(facts.uuid.clone(), of);
+        }
+        for facts in all {
+            let Some((fileset, clone)) = facts.name.split_once('@') else { continue };
+            let of = by_name.get(fileset).and_then(|uuid| found.get_mut(uuid));
+            let Some(of) = of else { continue };
+            if facts.freed_permille.is_some() {
+                of.is_freeing = true;
+                continue;
+            }
+            of.clones.push(clone.to_owned());
+            if !facts.holds.is_empty() {
+                of.held.insert(clone.to_owned());
+            }
+        }
+        Ok(found)
     }
+}
+
+/// Returns the schedules with the names that the filesets of the pool of number `index` have now.
+fn renamed(schedules: &Schedules, index: usize, found: &BTreeMap<String, Found>) -> Schedules {
+    let mut next = schedules.clone();
+    for ((_, uuid), schedule) in next.iter_mut().filter(|((pool, _), _)| *pool == index) {
+        schedule.is_gone = !found.contains_key(uuid);
+        if let Some(of) = found.get(uuid) {
+            schedule.fileset.clone_from(&of.name);
+        }
+    }
+    next
 }
 
 fn list_of(schedules: &Schedules, index: usize) -> Vec<Schedule> {
     let own = schedules.iter().filter(|((pool, _), _)| *pool == index);
-    own.map(|((_, fileset), keep)| Schedule { fileset: fileset.clone(), keep: *keep }).collect()
+    own.map(|(_, schedule)| schedule.clone()).collect()
 }
 
 #[cfg(test)]

@@ -127,4 +127,154 @@ fn nobody_says_where_a_fileset_is_while_one_is_moved() {
     let refused = asked(&hub, &here).expect_err("it is not on its way");
     assert!(refused.contains("neither leaves nor has arrived"), "{refused}");
     pool.close().expect("memory does not fail");
+
+fn create(name: &str) -> Request {
+    let properties = crate::control::Properties::default();
+    Request::FilesetCreate { name: name.to_owned(), properties }
+}
+
+fn filesets(hub: &Hub) -> Vec<FilesetFacts> {
+    let list = asked(hub, &Request::FilesetList { from: 0 });
+    let Ok(Answer::Filesets { list, .. }) = list else { panic!("{list:?}") };
+    list.into_iter().filter(|it| it.freed_permille.is_none()).collect()
+}
+
+fn schedules(hub: &Hub) -> Vec<(String, bool)> {
+    let list = asked(hub, &Request::ScheduleList {});
+    let Ok(Answer::Schedules(list)) = list else { panic!("{list:?}") };
+    list.into_iter().map(|it| (it.fileset, it.is_gone)).collect()
+}
+
+/// 2026-11-23 19:42 UTC.
+const NOW: u64 = 1_795_462_920;
+
+/// Goal: a schedule stays with a fileset that is renamed, by the server or while there is none; one
+/// that gets the old name has none; that of a deleted one is shown as gone, and taken away by name.
+#[test]
+fn a_schedule_belongs_to_a_fileset_and_not_to_its_name() {
+    let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
+    let state = new_directory("schedules");
+    let hub = hub_of(&pool, &state);
+    assert_eq!(asked(&hub, &create("a")), Ok(Answer::Done));
+    let set = |fileset: &str, hourly: u32| Request::ScheduleSet {
+        fileset: fileset.to_owned(),
+        keep: crate::control::Counts { hourly, ..Default::default() },
+    };
+    let rename =
+        |name: &str, to: &str| Request::FilesetRename { name: name.to_owned(), to: to.to_owned() };
+    assert_eq!(asked(&hub, &set("a", 2)), Ok(Answer::Done));
+    assert_eq!(asked(&hub, &rename("a", "b")), Ok(Answer::Done));
+    assert_eq!(asked(&hub, &create("a")), Ok(Answer::Done));
+    assert_eq!(schedules(&hub), [("b".to_owned(), false)]);
+    // As a command does that finds no server.
+    pool.control(&rename("b", "home"), Peer::own()).expect("nobody has the name");
+    let next = hub_of(&pool, &state);
+    next.read_schedules().expect("it is whole");
+    assert_eq!(next.keep_schedules(NOW), []);
+    let clones: Vec<String> =
+        filesets(&next).into_iter().filter(|it| it.is_clone).map(|it| it.name).collect();
+    assert_eq!(clones, ["home@hourly-2026-11-23_19-00"]);
+    let delete = Request::CloneDelete {
+        fileset: "home".to_owned(),
+        clone: "hourly-2026-11-23_19-00".to_owned(),
+    };
+    assert_eq!(asked(&next, &delete), Ok(Answer::Done));
+    let delete = Request::FilesetDelete { name: "home".to_owned() };
+    assert_eq!(asked(&next, &delete), Ok(Answer::Done));
+    assert_eq!(schedules(&next), [("home".to_owned(), true)]);
+    let failed = next.keep_schedules(NOW);
+    assert_eq!(failed, [(0, "the fileset home is gone".to_owned())]);
+    assert_eq!(asked(&next, &set("home", 0)), Ok(Answer::Done));
+    assert_eq!(schedules(&next), []);
+    pool.close().expect("memory does not fail");
+    std::fs::remove_dir_all(&state).expect("it is ours");
+}
+
+/// Goal: what a schedule has too much of goes, one clone behind the other and without a failure,
+/// and what is held stays. Method: four old clones, of which one is held.
+#[test]
+fn a_schedule_deletes_one_clone_after_the_other_and_none_that_is_held() {
+    let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
+    let state = new_directory("surplus");
+    let hub = hub_of(&pool, &state);
+    let fileset = || "root".to_owned();
+    for hour in 10..14 {
+        let clone = format!("hourly-2026-11-23_{hour}-00");
+        let take = Request::CloneCreate { fileset: fileset(), clone };
+        assert_eq!(asked(&hub, &take), Ok(Answer::Done));
+    }
+    let clone = "hourly-2026-11-23_10-00".to_owned();
+    let hold =
+        Request::CloneHold { fileset: fileset(), clone, hold: "me".to_owned(), is_held: true };
+    assert_eq!(asked(&hub, &hold), Ok(Answer::Done));
+    let keep = crate::control::Counts { hourly: 1, ..Default::default() };
+    assert_eq!(asked(&hub, &Request::ScheduleSet { fileset: fileset(), keep }), Ok(Answer::Done));
+    let names = || -> Vec<String> {
+        filesets(&hub).into_iter().filter(|it| it.is_clone).map(|it| it.name).collect()
+    };
+    let wanted = ["root@hourly-2026-11-23_10-00", "root@hourly-2026-11-23_19-00"];
+    for _ in 0..400 {
+        assert_eq!(hub.keep_schedules(NOW), []);
+        if names() == wanted {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(25));
+    }
+    assert_eq!(names(), wanted);
+    assert_eq!(hub.keep_schedules(NOW), []);
+    pool.close().expect("memory does not fail");
+    std::fs::remove_dir_all(&state).expect("it is ours");
+}
+
+/// Goal: a list says what a fileset is used for, and what is used is not deleted, by what uses it.
+#[test]
+fn what_a_fileset_is_used_for_is_told() {
+    let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
+    let state = new_directory("used");
+    let hub = hub_of(&pool, &state);
+    assert_eq!(asked(&hub, &create("a")), Ok(Answer::Done));
+    let add = Request::ExportAdd { export: spec("/a", Some("a")) };
+    assert_eq!(asked(&hub, &add), Ok(Answer::Done));
+    let mount = crate::uses::Use::Mount("/mnt".into());
+    let claim = hub.pools[0].mounts.uses.claim(None, None, mount).expect("it is free");
+    let used: Vec<(String, bool, Vec<String>)> = filesets(&hub)
+        .into_iter()
+        .map(|it| (it.name, it.is_mounted, it.used_by.iter().map(|it| it.words()).collect()))
+        .collect();
+    let of =
+        |name: &str, is_mounted, words: &str| (name.to_owned(), is_mounted, vec![words.to_owned()]);
+    assert_eq!(used, [of("root", true, "mounted on /mnt"), of("a", false, "exported as /a")]);
+    let delete = Request::FilesetDelete { name: "a".to_owned() };
+    let refused = asked(&hub, &delete).expect_err("it is exported");
+    assert!(refused.contains("`holdfast export remove /srv/pool.hf /a` first"), "{refused}");
+    drop(claim);
+    let remove = Request::ExportRemove { name: "/a".to_owned() };
+    assert_eq!(asked(&hub, &remove), Ok(Answer::Done));
+    assert!(filesets(&hub).iter().all(|it| it.used_by.is_empty() && !it.is_mounted));
+    assert_eq!(asked(&hub, &delete), Ok(Answer::Done));
+    pool.close().expect("memory does not fail");
+    std::fs::remove_dir_all(&state).expect("it is ours");
+}
+
+/// Goal: what is exported where nothing else is said does not vanish when something is added, and
+/// goes when it is removed.
+#[test]
+fn the_default_export_is_kept_with_the_first_that_is_added() {
+    let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
+    let state = new_directory("default");
+    let hub = hub_of(&pool, &state);
+    hub.export(0, &spec("/", None), ExportSource::Default).expect("it is there");
+    let add = Request::ExportAdd { export: spec("/b", None) };
+    assert_eq!(asked(&hub, &add), Ok(Answer::Done));
+    let next = hub_of(&pool, &state);
+    assert!(next.export_kept().expect("it is whole"));
+    let all: Vec<String> = names(&next).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(all, ["/", "/b"]);
+    let remove = Request::ExportRemove { name: "/".to_owned() };
+    assert_eq!(asked(&next, &remove), Ok(Answer::Done));
+    let last = hub_of(&pool, &state);
+    assert!(last.export_kept().expect("it is whole"));
+    assert_eq!(names(&last).len(), 1);
+    pool.close().expect("memory does not fail");
+    std::fs::remove_dir_all(&state).expect("it is ours");
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use engine::vnode::api::{FileSystem, FsError};
+use engine::vnode::api::FsError;
 use engine::{
     FilesetChange, FilesetInfo, Fullness, JobStatus, NewFileset, Pace, Percent, Pool, ScrubReport,
 };
@@ -208,11 +208,12 @@ fn shift_of(properties: &Properties) -> Option<u8> {
 }
 
 fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
-    let main = pool.main_fileset();
     let found = pool.filesets_from(from, LIST_MAX + 1)?;
     let next = found.get(LIST_MAX).map(|info| info.slot);
     let facts = |info: FilesetInfo| FilesetFacts {
-        is_mounted: info.uuid == main,
+        // Whoever serves the pool knows.
+        is_mounted: false,
+        used_by: Vec::new(),
         name: info.name,
         slot: info.slot,
         uuid: format!("{:032x}", info.uuid.0),

@@ -102,7 +102,21 @@ fn filesets_are_made_changed_and_deleted_mounted_or_not() {
         refuses("fileset rename POOL:a POOL:a/c/d", "below itself");
         refuses("fileset rename POOL:root POOL:r", "keeps its name");
         refuses("fileset delete POOL:a", "these are below it: a/c");
-        refuses("fileset delete POOL:root", if is_mounted { "unmount" } else { "first" });
+        // What is refused deletes nothing, and clones are deleted one behind the other.
+        does("fileset create POOL:a/c/d");
+        for clone in 1..=4 {
+            does(&format!("clone create POOL:a@c{clone}"));
+        }
+        refuses("fileset delete POOL:a --recursive", ":a has clones: a@c1, a@c2, a@c3, a@c4");
+        let listed = |words: &str| does(words).lines().filter(|it| !it.is_empty()).count();
+        assert_eq!(listed("fileset list POOL:a"), 3);
+        assert_eq!(listed("fileset list POOL:a/c"), 2);
+        refuses("fileset list POOL:nothere", "there is no fileset nothere");
+        refuses("clone list POOL:nothere", "there is no fileset nothere");
+        for clone in 1..=4 {
+            does(&format!("clone delete POOL:a@c{clone}"));
+        }
+        refuses("fileset delete POOL:root", "first fileset of the pool");
         let deleted = does("fileset delete POOL:a --recursive --wait");
         assert!(deleted.contains(":a/c is deleted") && deleted.contains(":a is deleted"));
         assert_eq!(does("fileset list POOL").lines().count(), 1);
@@ -130,6 +144,13 @@ fn a_mount_point_stands_for_its_fileset() {
     assert!(status.starts_with(&format!("{pool}:a on ")), "{status}");
     let below = mounted.text("mnt/below");
     assert!(!told(&mounted, &["fileset", "set", &below, "readonly=on"]).0);
+    mounted.holdfast(&["clone", "create", &format!("{directory}@x")]);
+    write(&mounted.path("since"), b"x");
+    for from in [named("a@x"), format!("{directory}@x")] {
+        let (is_done, text) = told(&mounted, &["diff", &from, &directory]);
+        assert!(is_done && text.contains("created   since"), "{text}");
+    }
+    mounted.holdfast(&["clone", "delete", &format!("{directory}@x")]);
     mounted.holdfast(&["fileset", "set", &directory, "readonly=on"]);
     assert!(fs::write(mounted.path("file"), b"x").is_err(), "it is read-only");
     mounted.holdfast(&["fileset", "set", &directory, "readonly=off"]);
@@ -137,7 +158,7 @@ fn a_mount_point_stands_for_its_fileset() {
     let (is_done, text) = told(&mounted, &["explain", &mounted.text("mnt/file")]);
     assert!(is_done && text.contains("a (fileset:") && text.contains("file"), "{text}");
     let (is_done, text) = told(&mounted, &["fileset", "delete", &directory]);
-    assert!(!is_done && text.contains("unmount it first"), "{text}");
+    assert!(!is_done && text.contains("`holdfast unmount "), "{text}");
     mounted.holdfast(&["fileset", "rename", &directory, &named("b")]);
     let (_, status) = told(&mounted, &["status", &directory]);
     assert!(status.starts_with(&format!("{pool}:b on ")), "{status}");

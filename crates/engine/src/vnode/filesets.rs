@@ -631,11 +631,11 @@ impl Core {
     /// As [`Core::delete_fileset`], of the one in `slot`, which is called `name`.
     pub(super) fn delete_slot(&self, slot: u32, name: String) -> FsResult<u32> {
         let in_use = |by: &str| FsError::FilesetInUse { name: name.clone(), by: by.to_owned() };
-        if slot == self.filesets.main.anodes.slot {
-            return Err(in_use("it is mounted: unmount it first"));
-        }
         if slot == ROOT_SLOT {
             return Err(in_use("it is the first of the pool, which always has one"));
+        }
+        if slot == self.filesets.main.anodes.slot {
+            return Err(in_use("it is mounted: unmount it first"));
         }
         let fileset = self.open_fileset(slot)?;
         {

@@ -223,9 +223,8 @@ async fn operations(State(hub): Shared) -> Response<Body> {
 
 async fn schedules(State(hub): Shared, Path(id): Path<String>) -> Done {
     let index = index_of(&hub, &id)?;
-    let Answer::Schedules(list) = hub.schedule_list(index) else {
-        return Ok(json_response(&json!([])));
-    };
+    let list = waiting(move || hub.schedule_list(index)).await??;
+    let Answer::Schedules(list) = list else { return Ok(json_response(&json!([]))) };
     Ok(json_response(&list))
 }
 
