@@ -64,9 +64,9 @@ pub(crate) enum QuotaCommand {
         #[arg(long, visible_alias = "ihard", value_name = "N")]
         inodes_hard: Option<String>,
     },
-    /// Say how long soft limits of a fileset may be passed
-    #[command(after_help = "Example:\n  holdfast quota grace pool.hf:home --blocks 7d --inodes \
-                            12h\n\nGraces that have begun end as they did.")]
+    /// Say how long soft limits of a fileset may be passed; with no option, show that
+    #[command(after_help = "Examples:\n  holdfast quota grace pool.hf:home --blocks 7d --inodes \
+                            12h\n  holdfast quota grace pool.hf:home\n\nGraces that have begun end as they did.")]
     Grace {
         /// POOL:a/b, or a directory that it is mounted on
         fileset: PathBuf,

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 
+use super::clone::time_of;
 use super::controlled::Controlled;
 use crate::args::quota::{OwnerArgs, ProjectCommand, QuotaArgs, QuotaCommand};
 use crate::backend::Backend;
@@ -53,6 +54,26 @@ pub(crate) fn run(args: &QuotaArgs, backend: &dyn Backend, output: &Output) -> a
                 at.ask(&Request::QuotaSet { fileset: name.to_owned(), kind, id, limits })?;
                 let line = format!("{} {id} has these limits now", kind.kind().word());
                 Ok((line, json!({ "fileset": name, "kind": kind, "id": id, "limits": limits })))
+            })?;
+        }
+        QuotaCommand::Grace { fileset, blocks: None, inodes: None } => {
+            with(fileset, backend, false, output, |at, name| {
+                let request = Request::QuotaReport {
+                    fileset: name.to_owned(),
+                    kind: OwnerKind::User,
+                    from: 0,
+                };
+                let Answer::QuotaAccounts { quota, .. } = at.ask(&request)? else {
+                    anyhow::bail!("{}: the server answered nonsense", at.pool.display())
+                };
+                let (blocks, inodes) = (quota.blocks_grace_seconds, quota.inodes_grace_seconds);
+                let (of_blocks, of_inodes) = (grace_of(blocks), grace_of(inodes));
+                let line = format!(
+                    "soft limits may be passed for: blocks {of_blocks}, inodes \
+                                    {of_inodes}"
+                );
+                let graces = json!({ "blocks": blocks, "inodes": inodes });
+                Ok((line, json!({ "fileset": name, "grace_seconds": graces })))
             })?;
         }
         QuotaCommand::Grace { fileset, blocks, inodes } => {
@@ -172,7 +193,9 @@ fn report(
 fn line_of(account: &AccountFacts) -> String {
     let size = |bytes: Option<u64>| bytes.map_or("none".to_owned(), |it| ByteSize(it).to_string());
     let count = |count: Option<u64>| count.map_or("none".to_owned(), |it| it.to_string());
-    let grace = |end: Option<u64>| end.map_or(String::new(), |end| format!(", grace ends @{end}"));
+    let grace = |end: Option<u64>| {
+        end.map_or(String::new(), |end| format!(", grace ends {}", time_of(end)))
+    };
     let (word, id) = (account.kind.kind().word(), account.id);
     format!(
         "{word} {id}: {} (soft {}, hard {}{}), {} inodes (soft {}, hard {}{})",
@@ -185,6 +208,14 @@ fn line_of(account: &AccountFacts) -> String {
         count(account.inodes_hard),
         grace(account.inodes_grace_end_seconds),
     )
+}
+
+/// Returns a grace as it is written: `7d`.
+fn grace_of(seconds: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(24 * 60 * 60, "d"), (60 * 60, "h"), (60, "m")];
+    let fits = |(unit, _): &&(u64, &str)| seconds > 0 && seconds.is_multiple_of(*unit);
+    let (unit, word) = UNITS.iter().find(fits).copied().unwrap_or((1, "s"));
+    format!("{}{word}", seconds / unit)
 }
 
 fn owner_of(owner: &OwnerArgs) -> Result<(OwnerKind, u32), UsageError> {
@@ -229,4 +260,32 @@ fn count_of(text: Option<&str>) -> Result<Option<u64>, UsageError> {
         }),
     };
     text.map(count).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn graces_are_written_as_they_are_given_and_their_ends_as_dates() {
+        for (seconds, text) in
+            [(7 * 86_400, "7d"), (12 * 3600, "12h"), (5400, "90m"), (61, "61s"), (0, "0s")]
+        {
+            assert_eq!(grace_of(seconds), text);
+        }
+        let account = AccountFacts {
+            kind: OwnerKind::User,
+            id: 7,
+            used_bytes: 4096,
+            inodes: 1,
+            blocks_soft_bytes: Some(1024),
+            blocks_hard_bytes: None,
+            inodes_soft: None,
+            inodes_hard: None,
+            blocks_grace_end_seconds: Some(1_709_251_200),
+            inodes_grace_end_seconds: None,
+        };
+        let line = line_of(&account);
+        assert!(line.contains(", grace ends 2024-03-01 00:00:00 UTC)"), "{line}");
+    }
 }

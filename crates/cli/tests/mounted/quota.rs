@@ -54,6 +54,12 @@ fn users_are_stopped_at_their_limits() {
         mounted.holdfast(&[&["quota", "set", &directory, "--user", &ann], words].concat());
     };
     set(&["--blocks-hard", "1M", "--ihard", "4"]);
+    let graces =
+        |words: &[&str]| lines(&mounted, &[&["quota", "grace", &directory], words].concat());
+    graces(&["--blocks", "2d", "--json"]);
+    let shown = graces(&["--json"]);
+    assert_eq!(shown[0]["grace_seconds"]["blocks"], 2 * 86_400, "{shown:?}");
+    assert_eq!(shown[0]["grace_seconds"]["inodes"], 7 * 86_400, "{shown:?}");
     let fill = "dd if=/dev/zero of=FILE bs=64k count=32 conv=fsync";
     let (is_done, said) = as_user(&mounted, ANN, &fill.replace("FILE", "a"));
     assert!(!is_done && said.contains("quota"), "{said}");
