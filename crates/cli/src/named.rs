@@ -1,10 +1,12 @@
 //! What a user names: a pool, a fileset in it, or a clone of that.
 //!
 //! They are written `POOL`, `POOL:a/b` and `POOL:a/b@monday`. What exists as a path is a pool,
-//! whatever colons it has; anything else is split at its last colon.
+//! whatever colons it has; anything else is split at its last colon. The directory of a mount stands
+//! for its fileset, so `DIRECTORY@monday` is a clone of that.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +30,29 @@ impl Named {
     /// Returns what `argument` names. Looks whether it exists as a path.
     pub(crate) fn of(argument: &Path) -> Result<Named, UsageError> {
         // Of a path that cannot be looked at, whoever opens it tells why.
-        Named::split(argument, argument.try_exists().unwrap_or(true))
+        let is_too_long = |error: &std::io::Error| error.kind() == ErrorKind::InvalidFilename;
+        // A name that is too long for a path may be one of a fileset that is too long.
+        let is_path = argument.try_exists().unwrap_or_else(|error| !is_too_long(&error));
+        let of_mount = if is_path { None } else { Named::of_mount(argument)? };
+        of_mount.map_or_else(|| Named::split(argument, is_path), Ok)
+    }
+
+    /// Returns the clone that `DIRECTORY@monday` names, if there is such a directory.
+    fn of_mount(argument: &Path) -> Result<Option<Named>, UsageError> {
+        let bytes = argument.as_os_str().as_bytes();
+        let Some(at) = bytes.iter().rposition(|&byte| byte == b'@') else { return Ok(None) };
+        let directory = Path::new(OsStr::from_bytes(&bytes[..at]));
+        if !directory.is_dir() {
+            return Ok(None);
+        }
+        let refused = |cause: &dyn Display| {
+            let argument = argument.display();
+            UsageError::new(format!("{argument}: {cause}: name a clone as DIRECTORY@monday"))
+        };
+        let name = std::str::from_utf8(&bytes[at + 1..]);
+        let name = name.map_err(|_| refused(&"the name is not UTF-8"))?;
+        let clone = NamePart::new(name).map_err(|error| refused(&error))?;
+        Ok(Some(Named { pool: directory.to_owned(), fileset: None, clone: Some(clone) }))
     }
 
     /// Returns what `argument` names where that may be no clone: `cause` is why not.
@@ -92,6 +116,20 @@ mod tests {
             assert_eq!(found.as_deref(), fileset, "{argument}");
             assert_eq!(named.clone.as_ref().map(NamePart::as_str), clone, "{argument}");
         }
+    }
+
+    #[test]
+    fn a_directory_stands_for_the_fileset_whose_clone_is_named() {
+        let named = Named::of("/@monday".as_ref()).expect("it is well formed");
+        assert_eq!((named.pool.as_path(), named.fileset), (Path::new("/"), None));
+        assert_eq!(named.clone.as_ref().map(NamePart::as_str), Some("monday"));
+        let refused = Named::of("/@x:y".as_ref()).map(|it| it.pool);
+        assert!(refused.is_err_and(|it| it.to_string().contains("DIRECTORY@monday")));
+        let long = format!("/p.hf:{}", "a".repeat(300));
+        let refused = Named::of(long.as_ref()).expect_err("it is too long").to_string();
+        assert!(refused.contains("64"), "{refused}");
+        let other = Named::of("/nothere:a@monday".as_ref()).expect("it is well formed");
+        assert_eq!(other.pool, Path::new("/nothere"));
     }
 
     #[test]

@@ -52,7 +52,8 @@ pub(crate) struct SendArgs {
 pub(crate) struct ReceiveArgs {
     /// POOL:a/b
     pub(crate) fileset: PathBuf,
-    /// Verify the stream, and look whether the fileset could receive it; change nothing
+    /// Verify the stream, and look whether the fileset could receive it, and has room for its data;
+    /// change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Give up what came of a stream that broke off

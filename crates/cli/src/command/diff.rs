@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -17,26 +18,60 @@ use crate::transfer::Transfer;
 /// Ranges of a file that are told to people.
 const RANGES_SHOWN: usize = 8;
 
+/// A node that the command line names: by name, or by the directory of a mount.
+struct Node {
+    pool: PathBuf,
+    fileset: Option<String>,
+    clone: Option<String>,
+}
+
+impl Node {
+    fn of(argument: &Path, backend: &dyn Backend) -> anyhow::Result<Node> {
+        let named = Named::of(argument)?;
+        let device = named.device()?;
+        let clone = named.clone.map(|clone| clone.as_str().to_owned());
+        if !device.is_dir() {
+            let fileset = named.fileset.map(|name| name.to_string());
+            return Ok(Node { pool: device, fileset, clone });
+        }
+        // Only a server has a directory, so nothing is opened.
+        let at = Controlled::find(argument, backend, false)?;
+        let pool = std::fs::canonicalize(&at.pool).unwrap_or_else(|_| at.pool.clone());
+        // What is mounted there may be a clone itself.
+        let (fileset, mounted) = match at.fileset.as_deref().and_then(|name| name.split_once('@')) {
+            Some((fileset, clone)) => (Some(fileset.to_owned()), Some(clone.to_owned())),
+            None => (at.fileset.clone(), None),
+        };
+        at.finish(Ok(Node { pool, fileset, clone: clone.or(mounted) }))
+    }
+}
+
 pub(crate) fn run(args: &DiffArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
-    let to = Named::of(&args.to)?;
-    let from = Named::of(&args.from)?;
-    if to.device()? != from.device()? {
+    let (from, to) = (Node::of(&args.from, backend)?, Node::of(&args.to, backend)?);
+    if to.pool != from.pool {
         let (from, to) = (args.from.display(), args.to.display());
         let message = format!("{from} and {to}: the two are of one pool, and of one family");
         return Err(UsageError::new(message).into());
     }
     // Of the fileset itself a clone is taken.
     let at = Controlled::find(&args.from, backend, to.clone.is_none())?;
-    let done = tell(&at, args, &to, output);
+    let done = tell(&at, &args.from, (from, to), output);
     at.finish(done)?;
     Ok(exit::DONE)
 }
 
-fn tell(at: &Controlled, args: &DiffArgs, to: &Named, output: &Output) -> anyhow::Result<()> {
-    let (fileset, from) = at.named_clone(&args.from)?;
-    let to_fileset = to.fileset.as_ref().map_or_else(|| fileset.clone(), ToString::to_string);
-    let to = to.clone.as_ref().map(|clone| clone.as_str().to_owned());
-    let request = Transfer::Diff { fileset, from, to_fileset, to };
+fn tell(
+    at: &Controlled,
+    argument: &Path,
+    (from, to): (Node, Node),
+    output: &Output,
+) -> anyhow::Result<()> {
+    let (Some(fileset), Some(from)) = (from.fileset, from.clone) else {
+        let message = format!("{}: name a clone as POOL:a/b@monday", argument.display());
+        return Err(UsageError::new(message).into());
+    };
+    let to_fileset = to.fileset.unwrap_or_else(|| fileset.clone());
+    let request = Transfer::Diff { fileset, from, to_fileset, to: to.clone };
     let (read, write) = std::io::pipe()?;
     std::thread::scope(|scope| {
         let file = File::from(OwnedFd::from(write));

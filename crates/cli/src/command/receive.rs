@@ -12,6 +12,7 @@ use crate::backend::Backend;
 use crate::control::Request;
 use crate::exit;
 use crate::output::{Output, printable};
+use crate::size::ByteSize;
 use crate::transfer::Transfer;
 
 pub(crate) fn run(
@@ -21,18 +22,17 @@ pub(crate) fn run(
 ) -> anyhow::Result<u8> {
     let at = Controlled::find(&args.fileset, backend, !args.dry_run)?;
     let done = receive(&at, args, output);
-    at.finish(done)?;
-    Ok(exit::DONE)
+    at.finish(done)
 }
 
-fn receive(at: &Controlled, args: &ReceiveArgs, output: &Output) -> anyhow::Result<()> {
+fn receive(at: &Controlled, args: &ReceiveArgs, output: &Output) -> anyhow::Result<u8> {
     let fileset = at.named(&args.fileset)?;
     let (name, pool) = (printable(&fileset), at.pool.display().to_string());
     if args.abort {
         at.ask(&Request::ReceiveAbort { name: fileset })?;
         let facts = json!({ "aborted": name, "pool": pool });
         output.fact(&format!("what came to {pool}:{name} is given up"), &facts);
-        return Ok(());
+        return Ok(exit::DONE);
     }
     let request = Transfer::Receive { fileset, is_dry_run: args.dry_run };
     let file = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
@@ -48,11 +48,20 @@ fn receive(at: &Controlled, args: &ReceiveArgs, output: &Output) -> anyhow::Resu
     let words = words_of(&facts);
     facts["fileset"] = json!(name);
     facts["pool"] = json!(pool);
-    let text = if args.dry_run {
+    let brought = facts["data_bytes"].as_u64().unwrap_or(0);
+    let room = facts["available_bytes"].as_u64().filter(|room| *room < brought);
+    let text = if let Some(room) = room {
+        format!(
+            "{pool}:{name} could receive it as {name}@{clone}, but there is room for {} and the \
+             stream brings {}: make room, or raise the quota of the fileset",
+            ByteSize(room),
+            ByteSize(brought)
+        )
+    } else if args.dry_run {
         format!("{pool}:{name} can receive it as {name}@{clone}: {words}")
     } else {
         format!("{pool}:{name} is what was sent, and {name}@{clone} keeps it: {words}")
     };
     output.fact(&text, &facts);
-    Ok(())
+    Ok(if room.is_some() { exit::FAILED } else { exit::DONE })
 }

@@ -1,9 +1,10 @@
 //! `holdfast import` and `holdfast export-tree`: trees of files into a pool and out of it.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::Context;
@@ -17,6 +18,7 @@ use crate::backend::Backend;
 use crate::exit::{self, UsageError};
 use crate::output::{Output, Progress, printable};
 use crate::size::ByteSize;
+use crate::status;
 use crate::transfer::{Transfer, TreeSpec};
 use crate::tree::THREADS_MAX;
 
@@ -53,9 +55,13 @@ pub(crate) fn export(
     let is_archive = is_archive(&args.target);
     let asked = spec_of(&at, &args.pool, &args.path, &args.how, is_archive).and_then(|tree| {
         let shown = named(&at, &tree);
-        let file = target_of(&args.target, is_archive)?;
-        let facts = ask(&at, &Transfer::ExportTree { tree }, file, ("exported", output))?;
-        Ok((shown, facts))
+        check_outside(&at, &tree, &args.target)?;
+        let (file, is_new) = target_of(&args.target, is_archive)?;
+        let done = ask(&at, &Transfer::ExportTree { tree }, file, ("exported", output));
+        if is_new && done.is_err() {
+            remove_empty(&args.target);
+        }
+        Ok((shown, done?))
     });
     let (shown, facts) = at.finish(asked)?;
     let to_stdout = args.target == Path::new("-");
@@ -113,33 +119,76 @@ fn is_archive(target: &Path) -> bool {
     target == Path::new("-") || (is_tar && !target.is_dir())
 }
 
-/// Opens what is exported to.
-fn target_of(target: &Path, is_archive: bool) -> anyhow::Result<File> {
+/// Refuses a target in the tree that is exported: what is written there would be exported in turn.
+/// A clone does not change, so it may be exported into its fileset.
+fn check_outside(at: &Controlled, tree: &TreeSpec, target: &Path) -> anyhow::Result<()> {
+    if target == Path::new("-") || tree.clone.is_some() || !at.is_served() {
+        return Ok(());
+    }
+    let parent = target.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let place = if target.is_dir() { target } else { parent };
+    // Of a place that cannot be looked at, whoever makes the target tells why.
+    let Ok(place) = std::fs::canonicalize(place) else { return Ok(()) };
+    let Some(found) = status::find(&place)? else { return Ok(()) };
+    if Path::new(found.text("pool")) != at.pool {
+        return Ok(());
+    }
+    let inside =
+        Path::new(OsStr::from_bytes(&tree.path)).strip_prefix("/").unwrap_or(Path::new(""));
+    let id = |path: &Path| std::fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
+    for (directory, _) in
+        found.mounts().into_iter().filter(|(_, name)| *name == Some(tree.fileset.as_str()))
+    {
+        let source = id(&directory.join(inside));
+        let is_below = place.ancestors().any(|above| source.is_some() && id(above) == source);
+        anyhow::ensure!(
+            !is_below,
+            "{}: it is in the tree that is exported, {}, and would be exported into itself: name a \
+             place elsewhere, or export a clone",
+            target.display(),
+            directory.join(inside).display()
+        );
+    }
+    Ok(())
+}
+
+/// Removes a target that was made and got nothing, so that it is not in the way of another try.
+fn remove_empty(target: &Path) {
+    let is_empty_file =
+        std::fs::metadata(target).is_ok_and(|found| found.is_file() && found.len() == 0);
+    // A directory that is not empty stays.
+    let _ = if is_empty_file { std::fs::remove_file(target) } else { std::fs::remove_dir(target) };
+}
+
+/// Opens what is exported to, and says whether it was made for that.
+fn target_of(target: &Path, is_archive: bool) -> anyhow::Result<(File, bool)> {
     let shown = target.display();
     if target == Path::new("-") {
         let stdout = std::io::stdout().as_fd().try_clone_to_owned()?;
-        return Ok(File::from(stdout));
+        return Ok((File::from(stdout), false));
     }
     if is_archive {
         let mut options = File::options();
         options.read(true).write(true).create_new(true).mode(0o600);
-        return options.open(target).with_context(|| {
+        let made = options.open(target).with_context(|| {
             format!("{shown}: the archive cannot be made: name one that is not there yet")
         });
+        return made.map(|file| (file, true));
     }
-    match std::fs::create_dir(target) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+    let is_new = match std::fs::create_dir(target) {
+        Ok(()) => true,
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
+        Err(error) => {
             return Err(error).with_context(|| format!("{shown}: the directory cannot be made"));
         }
-        _ => {}
-    }
+    };
     let opened = File::open(target).with_context(|| shown.to_string())?;
     let is_directory = opened.metadata()?.is_dir();
     anyhow::ensure!(
         is_directory,
         "{shown} is no directory: name a directory, or a tar whose name ends in .tar"
     );
-    Ok(opened)
+    Ok((opened, is_new))
 }
 
 fn ask(

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::vnode::api::FsError;
+use engine::vnode::api::{Caller, FileSystem, FsError};
 use engine::{Became, Difference, Pool, ReceiveError, ResumeToken, SendError};
+use format::fileset::FilesetName;
 use format::stream::Totals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
@@ -186,6 +187,9 @@ fn receive(
         Ok(received) => {
             let mut facts = totals_of(&received.totals);
             facts["clone"] = json!(received.clone.as_str());
+            if is_dry_run {
+                facts["available_bytes"] = json!(available_bytes(pool, &name));
+            }
             return Ok(facts);
         }
         Err(failure) => failure,
@@ -202,6 +206,17 @@ fn receive(
         (error, None) => error.to_string(),
     };
     Err(failed(path, cause))
+}
+
+/// Returns how much can be written to the fileset, by its quota and its reservation, or to a new
+/// one.
+fn available_bytes(pool: &Pool, name: &FilesetName) -> Option<u64> {
+    let held = pool.hold_fileset(name).ok();
+    let found = pool.statfs(&Caller::root(), held.unwrap_or_else(|| pool.main_fileset()));
+    if let Some(held) = held {
+        pool.release_fileset(held);
+    }
+    found.ok().map(|found| found.available_bytes)
 }
 
 fn totals_of(totals: &Totals) -> Value {

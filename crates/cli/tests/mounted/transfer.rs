@@ -47,6 +47,9 @@ fn clones_are_compared_sent_and_received_mounted_or_not() {
         fs::rename(mounted.path("moved"), mounted.path("here")).expect("it is there");
         write(&mounted.path("new"), &[7; 100_000]);
         does("clone create POOL:root@b");
+        write(&mounted.path("big"), &vec![9; 60 << 20]);
+        does("clone create POOL:root@big");
+        fs::remove_file(mounted.path("big")).expect("it is there");
         if !is_mounted {
             mounted.unmount();
         }
@@ -61,7 +64,7 @@ fn clones_are_compared_sent_and_received_mounted_or_not() {
         assert_eq!(told, expected);
         assert_eq!(
             does("clone list POOL:root").stdout.iter().filter(|&&it| it == b'\n').count(),
-            2
+            3
         );
 
         let whole = does("send POOL:root@a").stdout;
@@ -69,6 +72,14 @@ fn clones_are_compared_sent_and_received_mounted_or_not() {
         let next = does("send POOL:root@b --from @a").stdout;
         fs::write(mounted.work.join("next"), &next).expect("there is room");
         fs::write(mounted.work.join("half"), &next[..next.len() / 2]).expect("there is room");
+
+        let small = mounted.text("small.hf");
+        does(&format!("create {small} --size 64M"));
+        let big = does("send POOL:root@big").stdout;
+        fs::write(mounted.work.join("big"), &big).expect("there is room");
+        let short = run_with(&mounted, &["receive", &format!("{small}:c"), "--dry-run"], "big");
+        assert_eq!(short.status.code(), Some(1), "{}", text_of(&short));
+        assert!(text_of(&short).contains("there is room for"), "{}", text_of(&short));
 
         let copy = format!("{vault}:copy");
         let receive = |input: &str, options: &[&str]| {

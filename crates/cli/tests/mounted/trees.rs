@@ -92,7 +92,14 @@ fn trees_go_in_and_out_served_or_not() {
         assert!(command.status().expect("it is installed").success());
         same(Path::new(&from), Path::new(&unpacked));
         refused(&mounted, &["import", &from, &format!("{pool}:none")], "there is no fileset none");
-        refused(&mounted, &["export-tree", &a, &to, "--path", "/nothing"], "no such file");
+        // What was not found leaves nothing that would be in the way.
+        for target in [mounted.text("left.tar"), mounted.text("left")] {
+            for _ in 0..2 {
+                let tried = ["export-tree", &a, &target, "--path", "/nothing"];
+                refused(&mounted, &tried, "no such file");
+                assert!(!Path::new(&target).exists(), "{target} is left");
+            }
+        }
     }
     mounted.mount(&[]);
     refused(&mounted, &["import", &from, &format!("{pool}:root")], "it is mounted on");
@@ -102,6 +109,16 @@ fn trees_go_in_and_out_served_or_not() {
     let to = mounted.text("to-clone");
     done(&mounted, &["export-tree", &format!("{pool}:root@monday"), &to], "1 files");
     assert_eq!(fs::read(Path::new(&to).join("file")).expect("it is there"), b"of root");
+    // What is written there would be read again.
+    fs::create_dir(mounted.path("sub")).expect("the name is new");
+    let root = mounted.text("mnt");
+    for target in ["mnt/out", "mnt/sub", "mnt/sub/out", "mnt/all.tar"] {
+        let target = mounted.text(target);
+        refused(&mounted, &["export-tree", &root, &target], "into itself");
+        assert!(!target.contains("out") || !Path::new(&target).exists(), "{target}");
+    }
+    let beside = mounted.text("mnt/beside");
+    done(&mounted, &["export-tree", &root, &beside, "--path", "/sub"], "0 files");
     // Nobody holds it any more.
     mounted.holdfast(&["fileset", "delete", &a, "--wait"]);
     mounted.finish();
