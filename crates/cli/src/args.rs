@@ -321,15 +321,16 @@ pub(crate) struct ServeArgs {
     /// What to serve, beside the command line: see the example below; SIGHUP reads it again
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Verify arguments and configuration, and serve nothing
+    /// Verify arguments, configuration, and whether the pools have what is exported; serve nothing.
+    /// Changes nothing: a pool in use, or one that was not closed, is left alone, and is told
     #[arg(long)]
     pub(crate) check: bool,
     /// Where NFS and MOUNT listen; port 0: any that is free
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) nfs: Option<SocketAddr>,
     /// What of the first pool is exported, and to whom, for as long as this server runs [default:
-    /// what `holdfast export add` has added; if nothing ever was: all of the first pool, to this
-    /// machine, to read and write]
+    /// what `holdfast export add` has added; if nothing ever was, and one pool is served without a
+    /// configuration: all of it as /, to this machine, to read and write]
     #[arg(long = "export", value_name = "EXPORT")]
     pub(crate) exports: Vec<ExportRules>,
     /// Where HTTP listens: dashboard, metrics, JSON; port 0: any that is free

@@ -51,6 +51,12 @@ pub enum BackendError {
         /// What is there: `not a Holdfast pool`, `an ext4 file system`.
         found: String,
     },
+    /// Mount it, or serve it: that replays its log.
+    #[error("{}: the pool was not closed, and its log must be replayed", device.display())]
+    NotClosed {
+        /// The device.
+        device: PathBuf,
+    },
     /// Update the program.
     #[error(
         "{}: the pool has format {found}, this program knows up to {known}: update Holdfast",
@@ -181,6 +187,8 @@ pub struct OpenOptions {
     pub members: Members,
     /// Refuse every change; what a crash left in the journal is replayed all the same.
     pub is_read_only: bool,
+    /// Whether a pool that was not closed is changed all the same, so that it can be read only.
+    pub may_replay: bool,
     /// Never renew access times.
     pub has_no_atime: bool,
     /// Memory for pages.

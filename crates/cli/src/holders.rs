@@ -10,15 +10,25 @@ const NAMED_MAX: usize = 4;
 
 /// Names the processes that hold a lock on a file, to follow "in use"; empty: nobody can tell.
 pub(crate) fn lock_holders(path: &Path) -> String {
-    let Ok(stat) = std::fs::metadata(path) else { return String::new() };
+    let named: Vec<String> = holders_of(path).into_iter().take(NAMED_MAX).map(process).collect();
+    if named.is_empty() { String::new() } else { format!(" by {}", named.join(", ")) }
+}
+
+/// Whether this process itself holds a lock on a file.
+pub(crate) fn is_held_here(path: &Path) -> bool {
+    let holders = holders_of(path);
+    i32::try_from(std::process::id()).is_ok_and(|own| holders.contains(&own))
+}
+
+fn holders_of(path: &Path) -> Vec<i32> {
+    let Ok(stat) = std::fs::metadata(path) else { return Vec::new() };
     let (major, minor) = (rustix::fs::major(stat.dev()), rustix::fs::minor(stat.dev()));
     let file = format!("{major:02x}:{minor:02x}:{}", stat.ino());
     let table = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let mut pids: Vec<i32> = table.lines().filter_map(|line| holder_in(line, &file)).collect();
     pids.sort_unstable();
     pids.dedup();
-    let named: Vec<String> = pids.into_iter().take(NAMED_MAX).map(process).collect();
-    if named.is_empty() { String::new() } else { format!(" by {}", named.join(", ")) }
+    pids
 }
 
 /// Returns who holds the lock of a line of /proc/locks, if it is one on `file`:
@@ -82,6 +92,7 @@ mod tests {
         let own = format!(" by process {} (", std::process::id());
         // Some file systems have numbers of their own in that table.
         assert!(holders.is_empty() || holders.starts_with(&own), "{holders}");
+        assert_eq!(is_held_here(&path), !holders.is_empty());
         std::fs::remove_file(&path).expect("it is ours");
     }
 }

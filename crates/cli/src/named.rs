@@ -1,8 +1,8 @@
 //! What a user names: a pool, a fileset in it, or a clone of that.
 //!
 //! They are written `POOL`, `POOL:a/b` and `POOL:a/b@monday`. What exists as a path is a pool,
-//! whatever colons it has; anything else is split at its last colon. The directory of a mount stands
-//! for its fileset, so `DIRECTORY@monday` is a clone of that.
+//! whatever colons it has; anything else is split at its last colon. The directory of a mount
+//! stands for its fileset, so `DIRECTORY@monday` is a clone of that.
 
 use std::ffi::OsStr;
 use std::fmt::Display;

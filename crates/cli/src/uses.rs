@@ -386,7 +386,7 @@ impl Uses {
         let seats: Vec<_> = lock(&self.seats).values().filter_map(Weak::upgrade).collect();
         let mut all: Vec<_> = lock(&self.table).uses.values().cloned().collect();
         // Those that are about to come are in another yet.
-        for seat in seats.iter().filter(|seat| std::ptr::eq(&raw const *seat.at(), self)) {
+        for seat in seats.iter().filter(|seat| std::ptr::eq(Arc::as_ptr(&seat.at()), self)) {
             all.extend(lock(&seat.table).uses.values().cloned());
         }
         all

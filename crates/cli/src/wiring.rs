@@ -48,7 +48,7 @@ use crate::backend::{
     TortureReport,
 };
 use crate::control::{Answer, Peer, Request};
-use crate::holders::lock_holders;
+use crate::holders::{is_held_here, lock_holders};
 use crate::transfer::{OnBytes, Transfer};
 
 /// How long a device in use is asked for again: the kernel lets go of a killed server's requests,
@@ -75,6 +75,11 @@ fn failed(device: &Path, cause: impl std::fmt::Display) -> BackendError {
 fn cannot_open(device: &Path, error: OpenError) -> BackendError {
     match error {
         OpenError::NotFound { .. } => BackendError::Missing { device: device.to_owned() },
+        OpenError::InUse { .. } if is_held_here(device) => failed(
+            device,
+            "it is open here already: it is named twice, perhaps by another of its names, or is a \
+             device of the pool: name each device once",
+        ),
         OpenError::InUse { .. } => {
             BackendError::InUse { device: device.to_owned(), by: lock_holders(device) }
         }
@@ -228,6 +233,9 @@ impl Backend for EngineBackend {
         let mut found = devices_for(access)?;
         let mut pool = open_pool(options, found.opening());
         if options.is_read_only && matches!(pool, Err(engine::OpenError::NotClosed)) {
+            if !options.may_replay {
+                return Err(BackendError::NotClosed { device: path.clone() });
+            }
             // A log that must be replayed is written home, for a read-only mount too.
             drop(found);
             found = devices_for(Access::ReadWrite).map_err(not_replayed)?;

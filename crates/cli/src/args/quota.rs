@@ -66,7 +66,8 @@ pub(crate) enum QuotaCommand {
     },
     /// Say how long soft limits of a fileset may be passed; with no option, show that
     #[command(after_help = "Examples:\n  holdfast quota grace pool.hf:home --blocks 7d --inodes \
-                            12h\n  holdfast quota grace pool.hf:home\n\nGraces that have begun end as they did.")]
+                            12h\n  holdfast quota grace pool.hf:home\n\nGraces that have \
+                            begun end as they did.")]
     Grace {
         /// POOL:a/b, or a directory that it is mounted on
         fileset: PathBuf,

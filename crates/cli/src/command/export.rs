@@ -90,6 +90,7 @@ fn lines_of(facts: &ExportFacts) -> String {
     }
     line += match facts.by {
         ExportSource::Kept => "",
+        ExportSource::Default => " (as nothing else is said)",
         ExportSource::CommandLine => " (until the server ends)",
         ExportSource::Configuration => " (holdfast.toml)",
     };

@@ -258,6 +258,7 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
         device,
         members: members_of(&args.members),
         is_read_only: mount_options.is_read_only,
+        may_replay: true,
         has_no_atime: mount_options.has_no_atime(),
         cache_bytes: args.cache.0,
         placement,

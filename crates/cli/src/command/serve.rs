@@ -1,5 +1,6 @@
 //! `holdfast serve`: opens pools and serves them over the network until a signal comes.
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::SIGHUP;
 
 use crate::args::ServeArgs;
-use crate::backend::{Backend, OpenOptions, OpenPool, Placement};
+use crate::backend::{Backend, BackendError, OpenOptions, OpenPool, Placement};
 use crate::bugs;
 use crate::command::mount::{check_cache, check_threads, members_of, start_log};
 use crate::control::{ExportSource, ExportSpec};
@@ -21,6 +22,7 @@ use crate::exit::{self, UsageError};
 use crate::named::Named;
 use crate::output::{Output, printable};
 use crate::server::config::Config;
+use crate::server::exports::export_of;
 use crate::server::http::{HttpOptions, HttpServer};
 use crate::server::token::Token;
 use crate::server::{Asked, Hub, Nfs, ServedPool, StateDirectory, Timetable, mount_line, notify};
@@ -37,9 +39,12 @@ const THREADS: usize = 16;
 pub(crate) fn run(args: &ServeArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let plan = Plan::of(args)?;
     if args.check {
+        let unverified = plan.verify(args, backend, output)?;
         let (pools, exports) = (plan.pools.len(), plan.config.map_or(0, |it| it.1.exports.len()));
-        let text = format!("All is well: {pools} pools, {exports} exports of the configuration");
-        output.fact(&text, &json!({ "pools": pools, "exports": exports }));
+        let well = if unverified.is_empty() { "All is well" } else { "What was looked at is well" };
+        let text = format!("{well}: {pools} pools, {exports} exports of the configuration");
+        let facts = json!({ "pools": pools, "exports": exports, "unverified": unverified });
+        output.fact(&text, &facts);
         return Ok(exit::DONE);
     }
     let signals = StopSignals::listen().context("cannot catch signals")?;
@@ -141,7 +146,7 @@ pub(crate) fn nfs_of(pools: &[ServedPool], listener: &TcpListener) -> anyhow::Re
 }
 
 /// Exports what command line and configuration say, what was kept, and where none says anything
-/// everything.
+/// all of the pool, if there is one: of several nobody has said which.
 fn export_all(
     hub: &Hub,
     args: &ServeArgs,
@@ -163,7 +168,7 @@ fn export_all(
     let has_kept = hub.export_kept()?;
     if says_nothing && !has_kept && hub.pools.len() == 1 {
         let all = ExportRules { is_writable: true, ..ExportRules::new("/") };
-        hub.export(0, &ExportSpec::of(&all, None), ExportSource::CommandLine)?;
+        hub.export(0, &ExportSpec::of(&all, None), ExportSource::Default)?;
     }
     Ok(())
 }
@@ -284,6 +289,60 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Opens the pools to be read, and looks whether they have what is exported. Changes nothing,
+    /// so a pool that somebody has open, or that was not closed, is left alone: returns those.
+    fn verify(
+        &self,
+        args: &ServeArgs,
+        backend: &dyn Backend,
+        output: &Output,
+    ) -> anyhow::Result<Vec<String>> {
+        let (mut pools, mut unverified) = (Vec::new(), Vec::new());
+        let opened = self.pools.iter().try_for_each(|options| {
+            let path = options.device.clone();
+            let options = OpenOptions { is_read_only: true, may_replay: false, ..options.clone() };
+            match backend.open(&options) {
+                Ok(pool) => pools.push(Some(ServedPool::new(path, pool))),
+                Err(error @ (BackendError::InUse { .. } | BackendError::NotClosed { .. })) => {
+                    output.remark(&format!("{error}; what is exported of it is not looked at"));
+                    unverified.push(path.display().to_string());
+                    pools.push(None);
+                }
+                Err(error) => return Err(error.into()),
+            }
+            anyhow::Ok(())
+        });
+        let verified = opened.and_then(|()| self.verify_exports(args, &pools));
+        let closed: Vec<_> = pools.iter().flatten().map(|it| it.pool.close()).collect();
+        verified?;
+        closed.into_iter().collect::<Result<(), _>>()?;
+        Ok(unverified)
+    }
+
+    fn verify_exports(&self, args: &ServeArgs, pools: &[Option<ServedPool>]) -> anyhow::Result<()> {
+        let given = args
+            .exports
+            .iter()
+            .map(|rules| (0, ExportSpec::of(rules, rules.fileset.clone()), "--export".to_owned()));
+        let said = self.config.iter().flat_map(|(path, config)| {
+            let shown = path.display().to_string();
+            config.exports.iter().map(move |(index, spec)| (*index, spec.clone(), shown.clone()))
+        });
+        let mut names = BTreeSet::new();
+        for (index, spec, context) in given.chain(said) {
+            anyhow::ensure!(self.nfs.is_some(), "{context}: exports need --nfs ADDRESS:PORT");
+            if let Some(served) = pools.get(index).and_then(Option::as_ref) {
+                export_of(served, &spec).context(context.clone())?;
+            }
+            anyhow::ensure!(
+                names.insert(spec.name.clone()),
+                "{context}: {} is exported twice",
+                spec.name
+            );
+        }
+        Ok(())
+    }
+
     fn check(&self) -> anyhow::Result<()> {
         let refused = |message: String| Err(UsageError::new(message).into());
         if self.pools.is_empty() {
@@ -321,6 +380,7 @@ fn options_of(args: &ServeArgs, pool: &Path, cache: ByteSize) -> anyhow::Result<
         device: named.device()?,
         members: members_of(&args.members),
         is_read_only: false,
+        may_replay: true,
         has_no_atime: false,
         cache_bytes: cache.0,
         placement: Placement::Log,

@@ -151,6 +151,8 @@ pub enum ExportSource {
     Configuration,
     /// `holdfast export add`: kept by the server.
     Kept,
+    /// Nobody: all of a pool where nothing is said. The first export that is added keeps it.
+    Default,
 }
 
 /// What a server tells of a machine that is connected to it.

@@ -89,18 +89,7 @@ impl Hub {
 
     /// Returns what `spec` says as an export that nobody can reach yet.
     fn prepare(&self, index: usize, spec: &ExportSpec) -> Result<Export, BackendError> {
-        let served = &self.pools[index];
-        let rules = spec.rules().map_err(|cause| served.failed(cause))?;
-        let name = rules.fileset.as_deref().map(name_of).transpose();
-        let name = name.map_err(|cause| served.failed(cause))?;
-        let how = Use::Export(rules.name.clone());
-        let claim = served.mounts.uses.claim(name.as_ref(), None, how)?;
-        let export = Export::of(rules, claim.outside(), claim.fileset()).map_err(|error| {
-            let directory = spec.dir.as_deref().unwrap_or("/");
-            served.failed(refusal(directory, &error))
-        })?;
-        // Given back with the last request that has the export.
-        Ok(export.keeping(Box::new(claim)))
+        export_of(&self.pools[index], spec)
     }
 
     /// Exports what the configuration says, in place of what it said before: all of it, or, with an
@@ -147,6 +136,13 @@ impl Hub {
         let served = &self.pools[index];
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         self.export(index, spec, ExportSource::Kept)?;
+        // What is exported as nothing else was said must not vanish with the next start, which
+        // finds that something was.
+        for owner in self.exports.lock().values_mut() {
+            if (owner.pool, owner.by) == (index, ExportSource::Default) {
+                owner.by = ExportSource::Kept;
+            }
+        }
         // SV1. What cannot be kept is not exported.
         let kept = self.keep(index);
         if kept.is_err() {
@@ -268,7 +264,7 @@ impl Hub {
             match owner.by {
                 ExportSource::Kept => is_kept = true,
                 ExportSource::Configuration => configured.push(export.rules().name.clone()),
-                ExportSource::CommandLine => {}
+                ExportSource::CommandLine | ExportSource::Default => {}
             }
         }
         if !configured.is_empty() {
@@ -297,6 +293,21 @@ impl Hub {
             tracing::error!("exports keep the old name of a fileset: {error}");
         }
     }
+}
+
+/// Returns what `spec` says of a pool as an export that nobody can reach yet.
+pub(crate) fn export_of(served: &ServedPool, spec: &ExportSpec) -> Result<Export, BackendError> {
+    let rules = spec.rules().map_err(|cause| served.failed(cause))?;
+    let name = rules.fileset.as_deref().map(name_of).transpose();
+    let name = name.map_err(|cause| served.failed(cause))?;
+    let how = Use::Export(rules.name.clone());
+    let claim = served.mounts.uses.claim(name.as_ref(), None, how)?;
+    let export = Export::of(rules, claim.outside(), claim.fileset()).map_err(|error| {
+        let directory = spec.dir.as_deref().unwrap_or("/");
+        served.failed(refusal(directory, &error))
+    })?;
+    // Given back with the last request that has the export.
+    Ok(export.keeping(Box::new(claim)))
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]

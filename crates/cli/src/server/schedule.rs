@@ -8,8 +8,8 @@
 //! 2. Of the clones that are named so, the newest ones are kept, by their names; the others are
 //!    deleted. Whatever is named in another way is nobody's but the user's.
 //! 3. What is named after now, by a clock that was wrong, neither counts nor is deleted.
-//! 4. What is held counts, and is not deleted. One clone of a fileset is deleted at a look, and none
-//!    while another is being freed: the pool frees one at a time.
+//! 4. What is held counts, and is not deleted. One clone of a fileset is deleted at a look, and
+//!    none while another is being freed: the pool frees one at a time.
 //!
 //! A schedule is of a fileset, whatever that is called: it goes by identity, so a rename changes
 //! nothing, and another fileset that gets the name has no schedule. One whose fileset is gone stays

@@ -127,6 +127,7 @@ fn nobody_says_where_a_fileset_is_while_one_is_moved() {
     let refused = asked(&hub, &here).expect_err("it is not on its way");
     assert!(refused.contains("neither leaves nor has arrived"), "{refused}");
     pool.close().expect("memory does not fail");
+}
 
 fn create(name: &str) -> Request {
     let properties = crate::control::Properties::default();

@@ -130,7 +130,8 @@ fn a_served_pool_is_asked_and_its_exports_are_kept() {
     assert!(added.contains("mount -t nfs") && added.contains(":/a DIRECTORY"), "{added}");
     let list = does(&["export", "list", &pool]);
     assert!(list.contains("/a  a, rw, to 10.0.0.0/8 127.0.0.0/8, squash root"), "{list}");
-    assert!(list.contains("/  root, rw, to this machine") && list.contains("until the server"));
+    // What was exported as nothing was said is kept with the first that is added.
+    assert!(list.contains("/  root, rw, to this machine") && !list.contains("as nothing else"));
     let status = does(&["status", &pool]);
     assert!(status.contains("by NFS at 127.0.0.1:") && status.contains("2 exports"), "{status}");
     assert!(does(&["status"]).contains(&pool));
@@ -139,7 +140,7 @@ fn a_served_pool_is_asked_and_its_exports_are_kept() {
     assert!(elsewhere.contains("not mounted"), "{elsewhere}");
     does(&["clone", "delete", &of("a@monday")]);
     let refused = told(&["fileset", "delete", &of("a")]);
-    assert!(refused.contains("it is served: end its server first"), "{refused}");
+    assert!(refused.contains("`holdfast export remove "), "{refused}");
     for (arguments, words) in [
         (vec!["export", "add", &of("none"), "/none"], "none"),
         (vec!["export", "add", &of("a"), "a"], "path from /"),
@@ -153,8 +154,10 @@ fn a_served_pool_is_asked_and_its_exports_are_kept() {
     serving.end();
     let serving = start();
     let list = does(&["export", "list", &pool]);
-    assert!(list.contains("/a  a, rw") && !list.contains("/  root"), "{list}");
-    does(&["export", "remove", &pool, "/a"]);
+    assert!(list.contains("/a  a, rw") && list.contains("/  root, rw"), "{list}");
+    for name in ["/", "/a"] {
+        does(&["export", "remove", &pool, name]);
+    }
     assert!(!does(&["export", "list", &pool]).contains("/a"));
     serving.end();
     let serving = start();
@@ -377,9 +380,62 @@ fn a_server_tells_a_test_to_all_whom_its_configuration_names() {
     let came = told(&["notify", "test", &pool]);
     assert!(came.lines().next().is_some_and(|line| line.ends_with(": told")), "{came}");
     assert!(came.contains("/nonexistent: No such file"), "{came}");
+    let tested = holdfast(&["notify", "test", &pool, "--json"]);
+    assert_eq!(tested.status.code(), Some(1), "one was not told");
+    let tested = String::from_utf8_lossy(&tested.stdout).into_owned();
+    let tested: Vec<serde_json::Value> =
+        tested.lines().map(|line| serde_json::from_str(line).expect("one object a line")).collect();
+    assert!(tested[0]["ok"] == true && tested[0]["error"].is_null(), "{tested:?}");
+    let error = tested[1]["error"].as_str().expect("it says why");
+    assert!(tested[1]["ok"] == false && error.contains("No such file"), "{tested:?}");
+    assert_eq!(tested[1]["receiver"], "command /nonexistent");
     assert_eq!(fs::read_to_string(&told_file).expect("it was run"), "test\n");
     let status = told(&["status", &pool, "--json"]);
-    assert!(status.contains("\"receivers\":2") && status.contains("\"failed\":1"), "{status}");
+    assert!(status.contains("\"receivers\":2") && status.contains("\"failed\":2"), "{status}");
+    serving.end();
+    fs::remove_dir_all(&work).expect("nothing uses it");
+}
+
+/// Goal: what `serve` would refuse, `serve --check` refuses, and it changes nothing: pools that
+/// cannot be looked at so are told.
+#[test]
+fn what_would_not_be_served_is_no_good_configuration() {
+    let name = format!("holdfast-checked-{}", std::process::id());
+    let work = std::env::temp_dir().join(name);
+    fs::create_dir_all(&work).expect("the name is new");
+    let text = |name: &str| work.join(name).to_str().expect("it is ASCII").to_owned();
+    let (pool, config, link) = (text("pool.hf"), text("holdfast.toml"), text("link.hf"));
+    assert!(holdfast(&["create", &pool, "--size", "64M"]).status.success());
+    fs::write(work.join("none.hf"), vec![7; 1 << 20]).expect("there is room");
+    std::os::unix::fs::symlink(&pool, &link).expect("the name is new");
+    let base = format!("nfs = \"127.0.0.1:0\"\n[[pool]]\npath = \"{pool}\"\n");
+    let checked = |more: &str| {
+        fs::write(&config, format!("{base}{more}")).expect("there is room");
+        let output = holdfast(&["serve", "--config", &config, "--check"]);
+        let told = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&told).into_owned())
+    };
+    let before = fs::read(&pool).expect("it is there");
+    let (is_well, told) = checked("[[export]]\nname = \"/a\"\n");
+    assert!(is_well && told.contains("All is well: 1 pools, 1 exports"), "{told}");
+    for (more, words) in [
+        ("[[export]]\nname = \"/a\"\nfileset = \"nothere\"\n", "there is no fileset nothere"),
+        ("[[export]]\nname = \"/a\"\ndir = \"/nothere\"\n", "no directory to export"),
+        ("[[pool]]\npath = \"none.hf\"\n", "not a Holdfast pool"),
+        ("[[pool]]\npath = \"link.hf\"\n", "it is named twice"),
+    ] {
+        let (is_well, told) = checked(more);
+        assert!(!is_well && told.contains(words), "{more}: {told}");
+    }
+    let other = format!("{pool}:nothere");
+    let output = holdfast(&["serve", &other, "--nfs", "127.0.0.1:0", "--check"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && told.contains("there is no fileset nothere"), "{told}");
+    assert!(fs::read(&pool).expect("it is there") == before, "it was changed");
+    let state = text("state");
+    let serving = Serving::start(&[&pool, "--nfs", "127.0.0.1:0", "--state", &state]);
+    let (is_well, told) = checked("[[export]]\nname = \"/a\"\n");
+    assert!(is_well && told.contains("not looked at") && !told.contains("All is"), "{told}");
     serving.end();
     fs::remove_dir_all(&work).expect("nothing uses it");
 }

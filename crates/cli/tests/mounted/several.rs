@@ -83,7 +83,7 @@ fn mounts_of_one_pool_have_one_server() {
     refused(&mounted, &["mount", &named("a"), &third, "--cache", "1G"], "--cache is for the whole");
     refused(&mounted, &["mount", &named("a"), &second], "it is mounted on");
     refused(&mounted, &["mount", &named("b"), &second], "there is no fileset b");
-    refused(&mounted, &["fileset", "delete", &named("a")], "it is served");
+    refused(&mounted, &["fileset", "delete", &named("a")], "is mounted on");
     assert!(fs::read_dir(&third).expect("nothing is mounted there").next().is_none());
     mounted.holdfast(&["mount", &named("root@monday"), &third, "-o", "ro"]);
     assert!(!Path::new(&third).join("of-root").exists());

@@ -255,6 +255,7 @@ impl Pools {
             device,
             members: Members::default(),
             is_read_only: false,
+            may_replay: true,
             has_no_atime: false,
             cache_bytes: CACHE_BYTES,
             placement: Placement::Log,

@@ -146,8 +146,8 @@ impl Core {
             let known = index.read_entry(&self.store, known.slot)?;
             if identity_of(&known) == begin.to {
                 return Err(refused(format!(
-                    "the stream goes back in time: {shown} has what it brings already, as its \
-                     clone {}: `holdfast fileset restore` goes back to that",
+                    "{shown} has what the stream brings already, as its clone {}: `holdfast \
+                     fileset restore` goes back to that",
                     known.name.as_str()
                 )));
             }
