@@ -55,6 +55,9 @@ impl Core {
         out: &mut dyn Write,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Totals, SendError> {
+        if let Some(from) = from {
+            self.check_forward(from, to)?;
+        }
         self.send_with((from, to), (resume, &[]), out, progress)
     }
 
@@ -68,9 +71,6 @@ impl Core {
     ) -> Result<Totals, SendError> {
         if from.is_some_and(|from| from.node.family != to.node.family) {
             return Err(FsError::Invalid.into());
-        }
-        if let Some(from) = from {
-            self.check_forward(from, to)?;
         }
         let begin = begin_of(self, from, to, resume)?;
         let mut sending = Sending {

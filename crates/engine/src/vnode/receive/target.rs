@@ -142,7 +142,8 @@ impl Core {
                  what changed elsewhere, and keep the fileset read-only (`holdfast fileset set`)"
             )));
         }
-        for known in index.clones_of(slot) {
+        // A move sends each clone once.
+        for known in index.clones_of(slot).filter(|_| arrival.is_none()) {
             let known = index.read_entry(&self.store, known.slot)?;
             if identity_of(&known) == begin.to {
                 return Err(refused(format!(
