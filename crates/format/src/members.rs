@@ -497,7 +497,10 @@ pub(crate) fn memberships_of(
         })
         .collect();
     let rises = found.windows(2).all(|pair| {
-        pair[0].number.checked_add(1) == Some(pair[1].number) && pair[0].sequence < pair[1].sequence
+        // Of two in one update, as an open that takes out what was being added and leaves an absent
+        // member behind, both have the same first label.
+        pair[0].number.checked_add(1) == Some(pair[1].number)
+            && pair[0].sequence <= pair[1].sequence
     });
     let last = found.last().map(|last| last.number);
     if rises && last == Some(newest) && newest < SEQUENCE_MAX {
