@@ -192,7 +192,7 @@ fn serve(
     let mut progress = |done, total| {
         if last.elapsed() >= PROGRESS_INTERVAL {
             last = Instant::now();
-            has_gone |= status::send(stream, &Answer::Progress { done, total }).is_err();
+            has_gone = has_gone || status::send(stream, &Answer::Progress { done, total }).is_err();
         }
         !has_gone
     };

@@ -574,6 +574,10 @@ impl Superblock {
         let membership_count = usize::from(disk.membership_count.get());
         let memberships = disk.memberships.get(..membership_count).ok_or(bad("memberships"))?;
         let memberships = memberships_of(memberships, disk.membership_epoch.get())?;
+        // The first label of an epoch is no later than this one.
+        if memberships.last().is_some_and(|last| last.sequence > disk.sequence.get()) {
+            return Err(bad("memberships"));
+        }
         let voids = disk.voids.get(..usize::from(disk.void_count.get())).ok_or(bad("voids"))?;
         let busy_count = usize::from(disk.busy_count.get());
         let busy_groups = disk.busy_groups.get(..busy_count).ok_or(bad("busy_groups"))?;

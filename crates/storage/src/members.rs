@@ -191,8 +191,7 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
         return Err(MembersError::OnlySpares { device: any.name.clone() });
     };
     let table = &first.label.members;
-    let settled = found.iter().filter(|found| is_of_member(found));
-    let settled = settled.map(|found| found.settled).max().unwrap_or_default();
+    let settled = settled_of(found.iter().filter(|found| is_of_member(found)), &first.label);
     let of_nobody = |member: &Member| if member.is_gone() { Slot::Free } else { Slot::Absent };
     let mut slots: Vec<Slot> = table.iter().map(of_nobody).collect();
     let mut spares = vec![None; first.label.spares.len()];
@@ -225,7 +224,9 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
         {
             return Err(twice(other));
         }
-        let is_older = device.label.sequence < settled && !planted::is(Planted::OlderCopyBelieved);
+        let at = usize::from(device.label.device_index);
+        let is_older = settled.get(at).is_some_and(|settled| device.label.sequence < *settled)
+            && !planted::is(Planted::OlderCopyBelieved);
         // MJ3.
         *slot = match member.state {
             MemberState::Online | MemberState::Joining if is_older => Slot::Older(number),
@@ -235,11 +236,28 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
             MemberState::Gone => Slot::Free,
         };
     }
+    let settled = settled.iter().copied().max().unwrap_or_default();
     let judged = Judged { newest, slots, settled, spares };
     for (layout, own) in disk_groups(&first.label) {
         check_group(layout, table.get(own.clone()), judged.slots.get(own))?;
     }
     Ok(judged)
+}
+
+/// Returns for each slot the newest settled label of its disk group: members of one that is added or
+/// taken out get their labels apart from those of others.
+fn settled_of<'f>(found: impl Iterator<Item = &'f Found>, label: &Superblock) -> Vec<u64> {
+    let mut settled = vec![0; label.members.len()];
+    let added = label.added.iter().map(|group| group.slots.clone());
+    let groups: Vec<Range<usize>> = std::iter::once(0..label.width).chain(added).collect();
+    for device in found {
+        let at = usize::from(device.label.device_index);
+        let own = groups.iter().find(|own| own.contains(&at)).cloned();
+        for slot in own.and_then(|own| settled.get_mut(own)).into_iter().flatten() {
+            *slot = device.settled.max(*slot);
+        }
+    }
+    settled
 }
 
 /// Returns the disk groups that a pool cannot do without, and the slots of their members. One that

@@ -83,6 +83,13 @@ impl Controlled {
         if let Some(found) = served(&device)? {
             let advice = found.advice();
             anyhow::ensure!(advice.is_empty(), "{shown}: {advice}");
+            if let Some(pool) = found.moved_to(&device) {
+                // The name is of that pool; here another fileset may have it.
+                anyhow::bail!(
+                    "{shown}: the fileset that is mounted there has moved to the pool {pool}: \
+                     name it as {pool}:FILESET (`holdfast fileset list {pool}` has them)"
+                );
+            }
             let mounts = found.mounts();
             let mounted = mounts.iter().find(|(directory, _)| *directory == device);
             let mounted = mounted.and_then(|(_, fileset)| *fileset);

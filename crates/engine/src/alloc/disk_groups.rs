@@ -373,9 +373,11 @@ impl Allocator {
     /// that were; what was read once is known from then on.
     pub(crate) fn space_within(&self, numbers: Range<u32>, budget: &mut u32) -> GroupsSpace {
         let mut space = GroupsSpace { is_counted: true, ..GroupsSpace::default() };
+        // Who has nothing to spend asks for what memory knows alone.
+        let may_look = *budget > 0;
         for number in numbers {
             space.capacity += capacity_of(self.geometry(), number);
-            match self.used_within(number, budget) {
+            match self.used_within(number, budget, may_look) {
                 Ok(Some(used)) => space.used += u64::from(used),
                 Ok(None) => space.is_counted = false,
                 Err(error) => {
@@ -389,7 +391,7 @@ impl Allocator {
 
     /// Returns how many fragments of a group are in use; `None`: the budget is spent. One that is
     /// not in memory does not change, so it is read once.
-    fn used_within(&self, number: u32, budget: &mut u32) -> FsResult<Option<u32>> {
+    fn used_within(&self, number: u32, budget: &mut u32, may_look: bool) -> FsResult<Option<u32>> {
         let state = self.state.lock();
         if let Some(group) = state.groups.get(&number) {
             return Ok(Some(group.used()));
@@ -398,6 +400,9 @@ impl Allocator {
             return Ok(Some(*used));
         }
         drop(state);
+        if !may_look {
+            return Ok(None);
+        }
         let mut used = 0;
         if self.is_initialised(number)? {
             if *budget == 0 {

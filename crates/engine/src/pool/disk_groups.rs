@@ -157,6 +157,10 @@ impl Pool {
     pub fn remove_disk_group(&self, number: u8) -> Result<(), DiskGroupError> {
         let journal = &self.core.store.journal;
         journal.check_alive()?;
+        if self.is_read_only {
+            let reason = "it was opened read-only".to_owned();
+            return Err(FsError::ReadOnly { reason }.into());
+        }
         if number == 0 {
             return Err(DiskGroupError::First);
         }

@@ -247,7 +247,10 @@ impl Relay {
 
     /// Requests that are refused go on where the fileset was: it is there.
     pub fn go_on(&self) {
-        self.at.write().is_refused = false;
+        // To wait for who writes would keep all others waiting, behind whatever is under way.
+        if self.at.read().is_refused {
+            self.at.write().is_refused = false;
+        }
     }
 
     /// Nothing is kept any more of what is given back.

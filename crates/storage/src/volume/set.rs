@@ -87,6 +87,8 @@ struct Roster {
     label: Mutex<Option<Superblock>>,
     /// Sequence of the last label that all members have which get writes.
     settled: AtomicU64,
+    /// Sequence of the last label that was begun: an update that failed may be whole on some.
+    begun: AtomicU64,
     /// By slot. Held for a copy or an exchange only: a plain lock.
     sets: RwLock<Vec<Weak<MemberSet>>>,
 }
@@ -171,7 +173,8 @@ impl MemberSet {
     ) -> Arc<MemberSet> {
         let (label, settled) = label.unzip();
         let settled = AtomicU64::new(settled.unwrap_or_default());
-        let roster = Roster { label: Mutex::new(label), settled, sets: RwLock::default() };
+        let (label, sets, begun) = (Mutex::new(label), RwLock::default(), AtomicU64::new(0));
+        let roster = Roster { label, settled, begun, sets };
         let set = MemberSet::of(Arc::new(roster), 0, slots, (needed, geometry));
         set.join_roster();
         set
@@ -375,7 +378,7 @@ impl MemberSet {
         let sets = self.roster.sets();
         let _closed = close(&sets);
         let Some(known) = label.as_ref() else { return Ok(()) };
-        let (mut slots, mut superblock) = (gather(&sets), known.clone());
+        let (mut slots, mut superblock) = (gather(&sets), self.to_change(known));
         if !slots.iter().any(lacks) {
             // Another was first.
             return Ok(());
@@ -434,7 +437,7 @@ impl MemberSet {
             device = device.info().name,
             "{error}; the member has failed, and the pool goes on without it: replace it"
         );
-        let mut superblock = known.clone();
+        let mut superblock = self.to_change(known);
         note_states(&sets, &mut superblock, &mut slots);
         superblock.add_membership();
         if !planted::is(Planted::FailureNotLabelled) {
@@ -457,7 +460,7 @@ impl MemberSet {
         let sets = self.roster.sets();
         let _closed = close(&sets);
         if let Some(known) = label.as_ref() {
-            superblock.sequence = superblock.sequence.max(known.sequence);
+            superblock.sequence = superblock.sequence.max(self.to_change(known).sequence);
             take_table(superblock, known);
         }
         let mut slots = gather(&sets);
@@ -465,6 +468,14 @@ impl MemberSet {
         *label = Some(superblock.clone());
         spread(&sets, &slots);
         Ok(())
+    }
+
+    /// Returns the label as the next update begins from it: no sequence is used twice, also if an
+    /// update failed.
+    fn to_change(&self, known: &Superblock) -> Superblock {
+        let mut superblock = known.clone();
+        superblock.sequence = superblock.sequence.max(self.roster.begun.load(Ordering::SeqCst));
+        superblock
     }
 
     /// Lets go of the device of a member that is away, and returns what it is called.
@@ -517,7 +528,7 @@ impl MemberSet {
         let sets = self.roster.sets();
         let _closed = close(&sets);
         let Some(known) = label.as_ref() else { return Ok(()) };
-        let (mut slots, mut superblock) = (gather(&sets), known.clone());
+        let (mut slots, mut superblock) = (gather(&sets), self.to_change(known));
         match change(&mut slots, &mut superblock) {
             Change::Nothing => return Ok(()),
             Change::Table => {}

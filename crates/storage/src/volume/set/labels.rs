@@ -38,6 +38,9 @@ pub(super) fn write_labels(
     let (late, early): (Vec<usize>, Vec<usize>) = all.into_iter().partition(|at| Some(*at) == last);
     loop {
         superblock.sequence += 1;
+        if let Some(set) = sets.first() {
+            set.roster.begun.fetch_max(superblock.sequence, Ordering::SeqCst);
+        }
         let mut failed = Vec::new();
         // The second step begins when all have the first: see `SuperblockReport::settled`.
         let steps = steps_of(superblock.sequence);
