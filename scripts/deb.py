@@ -120,9 +120,12 @@ def check(program):
         run(installed, "--version")
         example = os.path.join(out, "usr/share/doc/holdfast/examples/holdfast.toml")
         tried = os.path.join(work, "holdfast.toml")
+        pool = os.path.join(work, "pool.hf")
+        run(installed, "create", pool, "--size", "64M")
+        run(installed, "fileset", "create", pool + ":home")
         with open(example) as file, open(tried, "w") as copy:
-            # Its pool has to be there; any file will do.
-            copy.write(file.read().replace("/srv/pool.hf", package))
+            # Its pool has to be there.
+            copy.write(file.read().replace("/srv/pool.hf", pool))
         run(installed, "serve", "--config", tried, "--check")
         for unit in UNITS:
             path = os.path.join(out, "usr/lib/systemd/system", unit)
