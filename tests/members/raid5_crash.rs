@@ -191,6 +191,19 @@ fn cut_recovery(
     Ok(())
 }
 
+/// Judges what a cut left once its recovery was cut off too, at any moment of it.
+pub(crate) fn judged_again(
+    images: &[Image],
+    history: &History,
+    prng: &mut Prng,
+) -> Result<(), String> {
+    let recovering = without(images, None);
+    drop(open(&recovering).expect("it was judged"));
+    let at = prng.below(recovering[0].timeline().now() + 1);
+    judged(&without(&cut(&recovering, at, prng), None), history)
+        .map_err(|finding| format!("again at {at}: {finding}"))
+}
+
 /// Explores one workload; panics at the first finding, with what repeats it.
 fn explore(seed: u64, steps: usize, cut_one_in: u64) -> Explored {
     let count = 3 + usize::try_from(seed % 3).expect("few");

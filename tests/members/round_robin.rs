@@ -10,7 +10,7 @@ use storage::device::sim::{Image, SimDevice};
 use storage::device::{Purpose, RequestKind};
 
 use super::groups::{check_all, content, group_of, groups};
-use super::raid5_crash::{cut, history_at, judged, without, work};
+use super::raid5_crash::{cut, history_at, judged, judged_again, without, work};
 use super::removal::finish;
 use super::roles::{Spec, make};
 use super::{Devices, POOL_BYTES, devices_of, get, open, put, reopened};
@@ -125,12 +125,9 @@ fn a_cut_at_any_moment_loses_nothing() {
             judged(&without(&images, None), &history)
                 .unwrap_or_else(|finding| panic!("{context}: {finding}"));
             if prng.one_in(6) {
-                let recovering = without(&images, None);
-                drop(open(&recovering).expect("it was judged"));
-                let at = prng.below(recovering[0].timeline().now() + 1);
                 second_cuts += 1;
-                judged(&without(&cut(&recovering, at, &mut prng), None), &history)
-                    .unwrap_or_else(|finding| panic!("{context}, again at {at}: {finding}"));
+                judged_again(&images, &history, &mut prng)
+                    .unwrap_or_else(|finding| panic!("{context}, {finding}"));
             }
         }
     }

@@ -16,7 +16,7 @@ use storage::volume::{Opening, Volume};
 use testkit::canon::{Data, Path, Times, Tree, walk};
 
 use super::raid5::{MEMBER_BYTES, all_but, content};
-use super::raid5_crash::{cut, history_at, judged, setting, without, work};
+use super::raid5_crash::{cut, history_at, judged, judged_again, setting, without, work};
 use super::{Devices, devices_of, get, open, put, reopened, shared};
 
 /// The stripe unit in these pools: small, so that few bytes are many rows.
@@ -430,12 +430,9 @@ fn no_cut_takes_what_was_acknowledged_and_a_lost_member_its_data_alone() {
             judged(&without(&images, None), &history)
                 .unwrap_or_else(|finding| panic!("{context}: {finding}"));
             if prng.one_in(8) {
-                let recovering = without(&images, None);
-                drop(open(&recovering).expect("it was judged"));
-                let at = prng.below(recovering[0].timeline().now() + 1);
                 second_cuts += 1;
-                judged(&without(&cut(&recovering, at, &mut prng), None), &history)
-                    .unwrap_or_else(|finding| panic!("{context}, again at {at}: {finding}"));
+                judged_again(&images, &history, &mut prng)
+                    .unwrap_or_else(|finding| panic!("{context}, {finding}"));
             }
             let missing = usize::try_from(prng.below(u64::try_from(count).expect("few")));
             let missing = missing.expect("few");
