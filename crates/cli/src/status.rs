@@ -580,7 +580,8 @@ impl Found {
         each.map(|it| (mount(it), it["fileset"].as_str())).collect()
     }
 
-    /// Returns the pool that the fileset which is mounted on exactly `directory` has moved to since.
+    /// Returns the pool that the fileset which is mounted on exactly `directory` has moved to
+    /// since.
     pub(crate) fn moved_to(&self, directory: &Path) -> Option<&str> {
         let at = self.mounts().iter().position(|(it, _)| it == directory)?;
         self.status["server"]["mounts"][at]["moved_to"].as_str()

@@ -244,8 +244,8 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
     Ok(judged)
 }
 
-/// Returns for each slot the newest settled label of its disk group: members of one that is added or
-/// taken out get their labels apart from those of others.
+/// Returns for each slot the newest settled label of its disk group: members of one that is added
+/// or taken out get their labels apart from those of others.
 fn settled_of<'f>(found: impl Iterator<Item = &'f Found>, label: &Superblock) -> Vec<u64> {
     let mut settled = vec![0; label.members.len()];
     let added = label.added.iter().map(|group| group.slots.clone());
