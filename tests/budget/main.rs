@@ -5,6 +5,7 @@ mod bounds;
 mod checking;
 mod cleaning;
 mod cold;
+mod deleting;
 mod listing;
 mod looks;
 mod lsn;

@@ -48,7 +48,7 @@ pub(crate) struct ChangedRange {
 
 /// What one version has of a part of the map.
 #[derive(Clone, Copy)]
-enum Part<'a> {
+pub(super) enum Part<'a> {
     Nothing,
     /// A map that is not so high: all of it, or nothing, lies here.
     Whole(&'a Anode),
@@ -56,22 +56,37 @@ enum Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    fn of(anode: Option<&'a Anode>) -> Part<'a> {
+    pub(super) fn of(anode: Option<&'a Anode>) -> Part<'a> {
         match anode {
             Some(anode) if anode.storage == StorageMode::Blocked => Part::Whole(anode),
             _ => Part::Nothing,
         }
     }
 
-    fn place(self) -> Option<Place> {
+    /// Returns the pointer that leads to it.
+    pub(super) fn pointer(self) -> Option<BlockPointer> {
         match self {
-            Part::Below(_, pointer) => Some(pointer.place),
+            Part::Below(_, pointer) => Some(pointer),
             Part::Nothing | Part::Whole(_) => None,
         }
     }
 
+    fn place(self) -> Option<Place> {
+        self.pointer().map(|pointer| pointer.place)
+    }
+
+    /// Whether there may be anything.
+    pub(super) fn is_there(self) -> bool {
+        !matches!(self, Part::Nothing)
+    }
+
     /// Returns the page that it leads to, `height` levels above the blocks, if it is one.
-    fn page(self, store: &Store, base: u64, height: u8) -> FsResult<Option<View<'static>>> {
+    pub(super) fn page(
+        self,
+        store: &Store,
+        base: u64,
+        height: u8,
+    ) -> FsResult<Option<View<'static>>> {
         let (Part::Below(anode, pointer), Some(level)) = (self, height.checked_sub(1)) else {
             return Ok(None);
         };
@@ -80,7 +95,7 @@ impl<'a> Part<'a> {
     }
 
     /// Returns what is below it in `slot`; `page` is what it leads to.
-    fn child(self, page: Option<&View<'_>>, height: u8, slot: usize) -> Part<'a> {
+    pub(super) fn child(self, page: Option<&View<'_>>, height: u8, slot: usize) -> Part<'a> {
         let pointer = match (self, page) {
             (Part::Whole(anode), _) if anode.height + 1 == height => {
                 (slot < index_wide(ROOT_POINTERS)).then(|| anode.root_pointer(slot)).flatten()

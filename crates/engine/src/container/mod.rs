@@ -23,6 +23,7 @@ mod install;
 mod leaves;
 mod locate;
 mod map_page;
+mod own;
 mod truncate;
 mod unshare;
 mod walk;
@@ -32,6 +33,7 @@ pub(crate) use diff::{ChangedPage, ChangedRange, Versions, is_one_file};
 pub(crate) use install::{InstallStep, NewBlock};
 pub(crate) use leaves::Leaves;
 pub(crate) use locate::{Located, PointerAt};
+pub(crate) use own::Own;
 pub(crate) use truncate::{Content, Step, take_off};
 pub(crate) use walk::{Target, Visit, Visitor};
 

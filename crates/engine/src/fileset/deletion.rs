@@ -12,7 +12,7 @@
 
 use std::ops::ControlFlow;
 
-use format::anode::Anode;
+use format::anode::{Anode, StorageMode};
 use format::fileset::{Cursor, Fileset};
 use format::ids::{AnodeNo, Epoch, FilesetId};
 use format::page::{PageKind, SLOTS_PER_PAGE};
@@ -21,7 +21,7 @@ use runtime::planted::{self, Planted};
 use super::read_anode_in;
 use super::table::{FilesetTable, Index, Node};
 use crate::alloc::Extent;
-use crate::container::{Content, Step, Target, Visit, Visitor};
+use crate::container::{Content, Own, Step, Target, Visit, Visitor};
 use crate::convert::wide;
 use crate::error::FsResult;
 use crate::journal::Reservation;
@@ -353,40 +353,18 @@ fn walk_containers(
     let first = walking.cursor.container;
     let per_page = wide(SLOTS_PER_PAGE);
     let (mut seen, mut looked) = (0, 0);
-    let mut next = first / per_page;
+    // Who has a page of the table has all that its anodes lead to.
+    let others = walking.others.filter(|others| !others.has_reserved);
+    let own = Own {
+        anode: table,
+        shared_epoch: others.map_or(Epoch(0), |others| others.shared_epoch),
+        others: others.map_or(&[], |others| &others.child_tables),
+    };
     // A table that a stream has made may have holes of any size.
-    while let Some((page, found)) = store.next_page(table, next)? {
-        next = page + 1;
-        let mut is_kept = false;
-        let children = walking.others.map_or(&[][..], |others| &others.child_tables);
-        if let Some(others) = walking.others.filter(|others| !others.has_reserved) {
-            // Who has the page has all that its anodes lead to.
-            is_kept = found.birth <= others.shared_epoch;
-            for child in children {
-                let twin = store.block(None, child, page)?;
-                is_kept = is_kept || twin.is_some_and(|twin| twin.place == found.place);
-            }
-        }
-        looked += 1;
-        if is_kept {
-            let last = (page + 1) * per_page - 1;
-            walking.cursor = Cursor { container: last, end: u64::MAX, height: u8::MAX };
-            if looked >= PAGES_PER_STEP {
-                return Ok(ControlFlow::Break(()));
-            }
-            continue;
-        }
-        for number in (page * per_page).max(first.max(1))..(page + 1) * per_page {
-            let anode = read_anode_in(store, table, None, entry.family, AnodeNo(number))?;
-            let Some(anode) = anode else { continue };
-            walking.twins.clear();
-            for child in children {
-                let twin = read_anode_in(store, child, None, entry.family, AnodeNo(number))?;
-                walking.twins.extend(twin);
-            }
-            let from = walking.cursor;
-            let content = Content::of(&anode);
-            let walked = store.walk_container((&anode, number), content, from, walking)?;
+    store.own_pages(own, first / per_page, &mut |page, _| {
+        let last = (page + 1) * per_page - 1;
+        for number in (page * per_page).max(first.max(1))..=last {
+            let Some(walked) = walk_one(store, entry, table, (number, walking))? else { continue };
             if walked.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
@@ -396,6 +374,32 @@ fn walk_containers(
                 return Ok(ControlFlow::Break(()));
             }
         }
+        looked += 1;
+        if looked >= PAGES_PER_STEP {
+            walking.cursor = Cursor { container: last, end: u64::MAX, height: u8::MAX };
+            return Ok(ControlFlow::Break(()));
+        }
+        Ok(ControlFlow::Continue(()))
+    })
+}
+
+/// Walks the container of the anode of this number; `None`: there is no such anode.
+fn walk_one(
+    store: &Store,
+    entry: &Fileset,
+    table: &Anode,
+    (number, walking): (u64, &mut Walking<'_, '_>),
+) -> FsResult<Option<ControlFlow<()>>> {
+    let read = |table: &Anode| read_anode_in(store, table, None, entry.family, AnodeNo(number));
+    let Some(anode) = read(table)? else { return Ok(None) };
+    walking.twins.clear();
+    // What leads to nothing need not be held against anything.
+    if anode.storage != StorageMode::Inline {
+        let children = walking.others.map_or(&[][..], |others| &others.child_tables);
+        for child in children {
+            walking.twins.extend(read(child)?);
+        }
     }
-    Ok(ControlFlow::Continue(()))
+    let (from, content) = (walking.cursor, Content::of(&anode));
+    store.walk_container((&anode, number), content, from, walking).map(Some)
 }
