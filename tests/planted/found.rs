@@ -180,6 +180,7 @@ pub(crate) const FOUND: &[Row] = &[
         "vnode::clone::tests::a_clone_stays_what_its_fileset_was_like",
     ),
     ("CopyNotToldToFile", "filesets", "clones::clones_keep_what_their_fileset_was_like"),
+    ("FoundPlaceKept", "engine", "vnode::names::tests::a_name_is_removed_where_its_page_is_now"),
     ("DeletionForgetsParent", "filesets", "clones::a_deleted_clone_gives_back_what_it_alone_held"),
     ("DeletionForgetsChild", "filesets", "clones::a_deleted_clone_gives_back_what_it_alone_held"),
     (

@@ -94,6 +94,7 @@ bugs! {
     OwnBlockKept: "A block that no clone holds stays in use when the fileset gives it up (US5).",
     SplitHintOutlivesCopy: "A lookup goes on to the page of a directory that a clone holds (US6).",
     CopyNotToldToFile: "A file in memory goes on with the map that a clone holds.",
+    FoundPlaceKept: "A name is removed where its page was before the page was copied (US6).",
     DeletionForgetsParent:
         "The walk that frees a clone frees what the clone before it holds (DL3).",
     DeletionForgetsChild: "The walk that frees a clone frees what was kept after it (DL3).",

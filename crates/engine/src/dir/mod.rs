@@ -386,6 +386,17 @@ impl Found {
     pub(crate) fn place(&self) -> Place {
         self.at.place
     }
+
+    /// Returns the name where its page is now: a copy of the page changes nothing but its place
+    /// (US6), and leaves the version of the directory as it was.
+    pub(crate) fn again(self, store: &Store, anode: &Anode) -> FsResult<Found> {
+        if planted::is(Planted::FoundPlaceKept) {
+            return Ok(self);
+        }
+        let pointer = store.block(None, anode, self.at.number)?;
+        let place = pointer.ok_or_else(|| no_page(anode, self.at.number))?.place;
+        Ok(Found { at: PageAt { place, ..self.at }, ..self })
+    }
 }
 
 /// Removes a name that was found in this very change. The caller writes the directory's anode.

@@ -36,7 +36,8 @@ const PATH_DEPTH_MAX: usize = 4096;
 /// A name as it was when its directory was looked through.
 pub(crate) struct Seen {
     pub(crate) found: Found,
-    /// Version of the directory then: its names are the same as long as it has that.
+    /// Version of the directory then: its names are the same, on pages of the same numbers, as long
+    /// as it has that.
     data_version: u64,
 }
 
@@ -580,7 +581,7 @@ impl Files<'_> {
         let mut directory = self::directory(&directory_state)?.clone();
         let before = seen(self, &around, &directory_state)?;
         let found = if directory.data_version == looked_up.data_version {
-            looked_up.found
+            looked_up.found.again(&self.store, &directory)?
         } else {
             dir::find(&self.store, None, &directory, name)?.ok_or(FsError::NotFound)?
         };
@@ -687,5 +688,65 @@ pub(crate) fn lock_two<'v>(
     } else {
         let second = second.state.write();
         (first.state.write(), second)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use format::fileset::NamePart;
+    use format::page::PageKind;
+    use runtime::clock::ManualClock;
+    use storage::device::{MemoryDevice, SharedDevice};
+
+    use super::*;
+    use crate::container::content_owner;
+    use crate::vnode::api::FileSystem;
+    use crate::{CreateOptions, OpenOptions, Pool};
+
+    const POOL_BYTES: u64 = 64 << 20;
+
+    fn new_pool() -> Pool {
+        let device: SharedDevice = MemoryDevice::new("pool", POOL_BYTES);
+        let create = CreateOptions::new(POOL_BYTES, [1; 64]);
+        Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
+        Pool::open(device, Arc::new(ManualClock::new()), OpenOptions::default()).expect("it opens")
+    }
+
+    /// Goal: between the look at a name and its removal somebody copies the page that it is on, and
+    /// the clone that held the old one is deleted, which frees that.
+    #[test]
+    fn a_name_is_removed_where_its_page_is_now() {
+        let pool = new_pool();
+        let (caller, root) = (Caller::root(), pool.root());
+        for number in 0..40 {
+            let name = format!("file {number}");
+            let new = NewInode::new(FileKind::Regular, 0o644);
+            pool.create(&caller, root, name.as_bytes(), new, None).expect("there is room");
+        }
+        let core = pool.core();
+        let part = |text: &str| NamePart::new(text).expect("it is a name");
+        let (path, clone) = ([part("root")], part("c"));
+        core.create_clone(&path, &clone, [2; 16]).expect("there is room");
+
+        let fileset = &core.filesets.main;
+        let files = Files { core, fileset };
+        let directory = files.vnode(root).expect("it is there");
+        let seen = files.child_of(&caller, &directory, b"file 7").expect("it is there");
+        let owner = {
+            let state = directory.state.read();
+            content_owner(state.anode().expect("it is there"), 0)
+        };
+        core.unshare(fileset, (PageKind::Directory, owner)).expect("there is room");
+        core.delete_clone(&path, &clone).expect("nothing holds it");
+
+        let child = files.vnode_of(seen.found.target.anode).expect("it is there");
+        let removed =
+            files.remove_locked(&caller, (&directory, &child, None), b"file 7", &seen, false);
+        assert_eq!(removed, Ok(Some(true)));
+        let gone = pool.lookup(&caller, root, b"file 7");
+        assert!(matches!(gone, Err(FsError::NotFound)), "{gone:?}");
+        pool.lookup(&caller, root, b"file 8").expect("the others stay");
     }
 }
