@@ -538,10 +538,15 @@ impl Files<'_> {
         self.check_writable()?;
         check_name(name)?;
         let directory = self.vnode(parent)?;
+        let mut gone = None;
         loop {
             let seen = self.child_of(caller, &directory, name)?;
             let number = seen.found.target.anode;
-            let child = self.vnode_of(number)?;
+            let child = match self.vnode_of(number) {
+                // Somebody has removed it since the look; a second time the name is damaged.
+                Err(FsError::Stale) if gone.replace(number) != Some(number) => continue,
+                child => child?,
+            };
             let locked = (&directory, &child, around.as_deref_mut());
             if let Some(is_last) =
                 self.remove_locked(caller, locked, name, &seen, wants_directory)?

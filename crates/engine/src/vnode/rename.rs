@@ -69,6 +69,7 @@ impl Files<'_> {
         let source_directory = self.vnode(source.0)?;
         let target_directory = self.vnode(target.0)?;
         let _renaming = self.fileset.rename_lock.lock();
+        let mut gone = None;
         loop {
             let directories = (&source_directory, &target_directory);
             let (moved, replaced) = self.both_names(caller, directories, (source.1, target.1))?;
@@ -84,11 +85,23 @@ impl Files<'_> {
                 // Two names of one file: POSIX says that nothing happens.
                 return Ok(());
             }
+            let load = || -> FsResult<_> {
+                Ok((self.vnode_of(moved)?, replaced.map(|it| self.vnode_of(it)).transpose()?))
+            };
+            let (moved_file, replaced_file) = match load() {
+                // Somebody has removed one since the look; a second time a name is damaged.
+                Err(FsError::Stale)
+                    if gone.replace((moved, replaced)) != Some((moved, replaced)) =>
+                {
+                    continue;
+                }
+                files => files?,
+            };
             let vnodes = Locked {
                 source_directory: &source_directory,
                 target_directory: &target_directory,
-                source: self.vnode_of(moved)?,
-                target: replaced.map(|number| self.vnode_of(number)).transpose()?,
+                source: moved_file,
+                target: replaced_file,
             };
             let names = (source.1, target.1);
             let told = around.as_deref_mut();
