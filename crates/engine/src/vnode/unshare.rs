@@ -8,7 +8,7 @@
 //! The copying is a transaction of its own, behind the closed gate: nobody else changes the fileset
 //! meanwhile, and the old pages, which stay as they are, serve whoever reads.
 
-use format::anode::{Anode, QUOTA_ANODE, StorageMode};
+use format::anode::{Anode, AnodeKind, QUOTA_ANODE, StorageMode};
 use format::fileset::ANODE_TABLE_ANODE;
 use format::ids::Epoch;
 use format::page::{PageKind, PageOwner};
@@ -109,12 +109,22 @@ impl Core {
             fileset.anodes.quotas.set_container(container);
         }
         guard.settle(applied.lsn);
-        if let Some(anode) = copied.filter(|_| !planted::is(Planted::CopyNotToldToFile))
-            && let Some(vnode) = self.table.find(fileset.ino(owner.anode))
-        {
-            take_root(&mut vnode.state.write(), &anode, applied.class);
+        if let Some(anode) = copied.filter(|_| !planted::is(Planted::CopyNotToldToFile)) {
+            self.tell_copied(fileset, &anode, applied.class);
         }
         Ok(())
+    }
+
+    /// The map of `copied` begins elsewhere: tells the file, and waits for those who read by the
+    /// old one. A container of attributes is read under the lock of the file that has it.
+    fn tell_copied(&self, fileset: &Fileset, copied: &Anode, class: u64) {
+        let is_internal = copied.kind == AnodeKind::Internal;
+        let number = if is_internal { copied.parent } else { copied.number };
+        let Some(vnode) = self.table.find(fileset.ino(number)) else { return };
+        let mut state = vnode.state.write();
+        if !is_internal {
+            take_root(&mut state, copied, class);
+        }
     }
 
     /// Returns the epoch up to which what was born belongs to clones, too, of the fileset that a
@@ -154,4 +164,48 @@ fn take_root(state: &mut VnodeState, copied: &Anode, class: u64) {
         anode.root = copied.root;
     }
     state.class = class;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::container::content_owner;
+    use crate::vnode::api::{Caller, FileSystem, XattrMode};
+    use crate::vnode::leave::tests::{part, pool_with_one};
+
+    /// Who does not wait has ended long before.
+    const NOT_WAITING: Duration = Duration::from_millis(300);
+
+    /// Goal: attributes of a file are read from a page that is copied; the old one may be freed as
+    /// soon as the gate opens.
+    #[test]
+    fn who_copies_attributes_waits_for_their_readers() {
+        let (pool, _) = pool_with_one();
+        let (core, root) = (pool.core(), pool.root());
+        let (value, mode) = ([7; 2000], XattrMode::Set);
+        pool.setxattr(&Caller::root(), root, b"user.x", &value, mode, None).expect("it fits");
+        core.create_clone(&[part("root")], &part("c"), [3; 16]).expect("there is room");
+
+        let fileset = &core.filesets.main;
+        let files = Files { core, fileset };
+        let vnode = files.vnode(root).expect("it is there");
+        let reader = vnode.state.read();
+        let number = reader.anode().expect("it is there").xattr;
+        let container = fileset.anodes.read_anode(&core.store, number).expect("it can be read");
+        let owner = content_owner(&container.expect("the value is long"), 0);
+        std::thread::scope(|scope| {
+            let (tell, told) = channel();
+            scope.spawn(move || {
+                core.unshare(fileset, (PageKind::Attributes, owner)).expect("there is room");
+                tell.send(()).expect("somebody waits");
+            });
+            let waited = told.recv_timeout(NOT_WAITING);
+            assert_eq!(waited, Err(RecvTimeoutError::Timeout), "somebody reads");
+            drop(reader);
+            told.recv().expect("nobody reads");
+        });
+    }
 }
