@@ -31,6 +31,7 @@ mod unshare;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::orphans::ORPHANS_PER_PAGE;
 use self::quota::{Before, Quotas};
@@ -76,6 +77,8 @@ pub(crate) struct MountedFileset {
     generation_base: u64,
     /// The anode table as a container; replaced as it grows.
     table: RwLock<Arc<Anode>>,
+    /// Whether a change gives a page of the table up, and `table` may not say so yet.
+    gives_page_up: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -191,6 +194,7 @@ impl MountedFileset {
             entry_place,
             generation_base: entry.generation_base,
             table: RwLock::new(table),
+            gives_page_up: AtomicBool::new(false),
             state: Mutex::new(state),
         };
         fileset.find_free_orphan_slots(store)?;
@@ -202,10 +206,14 @@ impl MountedFileset {
         loop {
             let table = Arc::clone(&self.table.read());
             let found = read_anode_in(store, &table, None, self.family, number);
+            let is_going = self.gives_page_up.load(Ordering::SeqCst);
             // A page of the table that went meanwhile looks damaged, or tells of what was: the new
-            // table knows better.
+            // table knows better. Between the end of the change and the new table, a page that
+            // another has had is the one that went: it had nothing but free anodes.
             if Arc::ptr_eq(&table, &self.table.read()) {
-                return found;
+                let is_other = matches!(&found, Err(FsError::Corrupt { defect, .. })
+                    if defect.code == DefectCode::PG007);
+                return if is_going && is_other { Ok(None) } else { found };
             }
         }
     }
@@ -660,6 +668,7 @@ impl FilesetGuard<'_> {
             }
         }
         let mut table = Anode::clone(&self.table);
+        self.fileset.gives_page_up.store(true, Ordering::SeqCst);
         store.remove_content(change, &mut table, page, PageKind::Anode)?;
         self.table_page = None;
         self.set_table(change, table)
@@ -680,6 +689,9 @@ impl FilesetGuard<'_> {
 
 impl Drop for FilesetGuard<'_> {
     fn drop(&mut self) {
+        if self.is_table_new {
+            self.fileset.gives_page_up.store(false, Ordering::SeqCst);
+        }
         let Some(before) = self.before.take() else { return };
         self.state.entry = before.entry;
         self.state.first_free = before.first_free;

@@ -344,6 +344,9 @@ impl Files<'_> {
             return Ok(vnode);
         }
         let load = || -> FsResult<Vnode> {
+            // Whoever still has a fileset whose slot was given another tree loads none of its
+            // files: the new tree's would be taken for them.
+            self.fileset.check_current()?;
             let anode = self.fileset.anodes.read_anode(&self.store, number)?;
             let anode = anode.filter(|anode| anode.kind != AnodeKind::Internal);
             let anode = anode.ok_or(FsError::Stale)?;
@@ -482,8 +485,52 @@ impl Files<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::api::FileSystem;
     use super::*;
+    use format::anode::page_and_slot;
     use format::ids::FilesetId;
+
+    /// Goal: a fileset was restored, and somebody still has what its slot held before.
+    #[test]
+    fn files_of_a_tree_that_was_replaced_are_not_loaded() {
+        let (pool, slot) = leave::tests::pool_with_one();
+        let core = pool.core();
+        let (path, clone) = ([leave::tests::part("a")], leave::tests::part("c"));
+        core.create_clone(&path, &clone, [3; 16]).expect("there is room");
+        let fileset = core.open_fileset(slot).expect("it can be read");
+        let files = Files { core, fileset };
+        files.vnode_of(ROOT_ANODE).expect("it is there");
+        core.restore_fileset((&path, &clone)).expect("nobody uses it");
+        let loaded = files.vnode_of(ROOT_ANODE).map(|vnode| vnode.number);
+        assert_eq!(loaded, Err(FsError::Stale));
+    }
+
+    /// Goal: a change has freed the last anode of a page, and the table does not say so yet.
+    #[test]
+    fn an_anode_of_a_page_that_is_given_up_is_free() {
+        let (pool, _) = leave::tests::pool_with_one();
+        let core = pool.core();
+        let (anodes, store) = (&core.filesets.main.anodes, &core.store);
+        let page_of = |number| page_and_slot(number).0;
+        let files = (0..).map(|number| {
+            let new = api::NewInode::new(FileKind::Regular, 0o644);
+            let name = format!("file {number}");
+            let (root, root_name) = (pool.root(), name.as_bytes());
+            let made = pool.create(&api::Caller::root(), root, root_name, new, None);
+            AnodeNo(made.expect("there is room").ino.0 & ((1 << ANODE_BITS) - 1))
+        });
+        let mut files = files.skip_while(|number| page_of(*number) == page_of(ROOT_ANODE));
+        let alone = files.next().expect("pages are small");
+        assert_eq!(anodes.read_anode(store, alone).map(|it| it.is_some()), Ok(true));
+
+        let mut change = core.store.begin_pool(Reservation::LARGE).expect("there is room");
+        let mut guard = anodes.lock();
+        guard.free_anode(store, &mut change, alone).expect("it is there");
+        let applied = change.end();
+        assert_eq!(anodes.read_anode(store, alone).map(|it| it.is_some()), Ok(false), "before");
+        guard.settle(applied.lsn);
+        assert_eq!(anodes.read_anode(store, alone).map(|it| it.is_some()), Ok(false), "after");
+    }
 
     #[test]
     fn a_directory_past_the_limit_reports_one_link() {
