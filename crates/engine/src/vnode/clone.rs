@@ -337,7 +337,9 @@ impl Core {
         match child {
             Some(child) if child.is_live() => {
                 self.free_under_gate(self.open_fileset(child.slot)?)?;
-                Ok(Progress::Gone)
+                // A clone that was taken just before the gate closed has come between.
+                let is_there = self.filesets.table.lock(&self.store)?.node(slot).is_some();
+                Ok(if is_there { Progress::More } else { Progress::Gone })
             }
             child => {
                 let progress = self.filesets.table.free_some(&self.store, slot)?;
