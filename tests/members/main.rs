@@ -3,6 +3,7 @@
 mod crash;
 mod groups;
 mod older;
+mod placement;
 mod raid5;
 mod raid5_crash;
 mod raid5_scrub;

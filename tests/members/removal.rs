@@ -19,7 +19,7 @@ fn name(file: usize) -> String {
     format!("f{file}")
 }
 
-fn take_clone(pool: &Pool, clone: &str) {
+pub(super) fn take_clone(pool: &Pool, clone: &str) {
     let part = |text: &str| NamePart::new(text).expect("a name");
     let fileset: FilesetName = "root".parse().expect("a name");
     pool.create_clone(&fileset, &part(clone), [9; 16]).expect("there is room");

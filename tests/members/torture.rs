@@ -17,8 +17,9 @@ fn pools_with_members_stand_torture() {
 #[test]
 fn pools_of_disk_groups_that_come_and_go_stand_torture() {
     let report = stand(PoolKind::has_groups);
-    let Report { groups_added, groups_leaving, groups_gone, .. } = report;
-    println!("{groups_added} added, {groups_leaving} left, {groups_gone} gone");
+    let Report { groups_added, groups_leaving, groups_gone, placements, .. } = report;
+    println!("{groups_added} added, {groups_leaving} left, {groups_gone} gone, {placements} set");
+    assert!(placements > 20, "{report:?}");
     assert!(groups_added > 10 && groups_leaving > 5 && groups_gone > 5, "{report:?}");
 }
 
@@ -36,6 +37,7 @@ fn stand(is_meant: impl Fn(PoolKind) -> bool) -> Report {
         all.groups_added += report.groups_added;
         all.groups_leaving += report.groups_leaving;
         all.groups_gone += report.groups_gone;
+        all.placements += report.placements;
     }
     all
 }

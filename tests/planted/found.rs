@@ -285,6 +285,16 @@ pub(crate) const FOUND: &[Row] = &[
         "round_robin::each_file_lies_on_one_member_and_files_take_them_in_turn",
     ),
     (
+        "PlacementNotInherited",
+        "members",
+        "placement::data_comes_from_the_disk_group_that_its_file_prefers",
+    ),
+    (
+        "PlacementIsLimit",
+        "members",
+        "placement::a_file_goes_on_elsewhere_where_what_it_prefers_is_full",
+    ),
+    (
         "StripeLostAsZeros",
         "members",
         "stripe::a_unit_of_a_lost_member_is_an_error_and_a_page_has_another_copy",

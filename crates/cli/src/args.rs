@@ -8,6 +8,7 @@ pub(crate) mod fileset;
 pub(crate) mod group;
 pub(crate) mod lab;
 pub(crate) mod members;
+pub(crate) mod placement;
 pub(crate) mod quota;
 pub(crate) mod schedule;
 pub(crate) mod transfer;
@@ -57,6 +58,8 @@ pub(crate) enum Command {
     Export(export::ExportArgs),
     /// Count and limit what users, groups and projects have in a fileset
     Quota(quota::QuotaArgs),
+    /// Say which disk group the data of files and directories comes from, and show it
+    Placement(placement::PlacementArgs),
     /// Take clones by schedule, and keep so many of them
     Schedule(schedule::ScheduleArgs),
     /// Tell a test to all whom a server tells what happens to its pools
@@ -117,6 +120,7 @@ impl Command {
             Command::Clone(args) => [Some(args.command.path()), None],
             Command::Export(args) => [Some(args.command.path()), None],
             Command::Quota(args) => [Some(args.command.path()), None],
+            Command::Placement(args) => [Some(args.command.path()), None],
             Command::Schedule(args) => [Some(args.command.path()), None],
             Command::Notify(args) => [Some(args.pool()), None],
             Command::Top(args) => [Some(&*args.pool), None],

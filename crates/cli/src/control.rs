@@ -299,6 +299,24 @@ pub enum Request {
         /// The first id.
         from: u32,
     },
+    /// Set which disk group new data of a file comes from; what is made in it has that too.
+    PlacementSet {
+        /// The fileset.
+        fileset: String,
+        /// Where it is in the fileset, with slashes; empty: its root directory.
+        path: String,
+        /// `any`, the number of a disk group, `round-robin` or `striped`.
+        placement: String,
+        /// Whether all that is below it gets it too.
+        is_recursive: bool,
+    },
+    /// Which disk group new data of a file comes from.
+    PlacementShow {
+        /// The fileset.
+        fileset: String,
+        /// Where it is in the fileset, with slashes; empty: its root directory.
+        path: String,
+    },
     /// Read the configuration of the server again, and do what it says.
     Reload {},
 }
@@ -323,6 +341,7 @@ impl Request {
                 | Request::OperationList {}
                 | Request::ScheduleList {}
                 | Request::QuotaReport { .. }
+                | Request::PlacementShow { .. }
         )
     }
 }
@@ -457,6 +476,8 @@ pub enum Answer {
     Done,
     /// So many files were changed.
     Count(u64),
+    /// Which disk group new data comes from: `any`, its number, `round-robin` or `striped`.
+    Placement(String),
     /// What the quotas of a fileset are like.
     Quota(QuotaFacts),
     /// What users, groups or projects have; the next id, if there are more.
@@ -746,6 +767,13 @@ mod tests {
                 is_forced: false,
             }),
             Request::GroupRemove { group: 1 },
+            Request::PlacementSet {
+                fileset: name(),
+                path: "/a".to_owned(),
+                placement: "striped".to_owned(),
+                is_recursive: true,
+            },
+            Request::PlacementShow { fileset: name(), path: String::new() },
             Request::Scrub {},
             Request::ScrubStatus {},
             Request::JobList {},

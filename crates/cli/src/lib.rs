@@ -87,6 +87,7 @@ fn dispatch(
         Command::Import(args) => command::tree::import(args, backend, output),
         Command::ExportTree(args) => command::tree::export(args, backend, output),
         Command::Quota(args) => command::quota::run(args, backend, output),
+        Command::Placement(args) => command::placement::run(args, backend, output),
         Command::Schedule(args) => command::schedule::run(args, backend, output),
         Command::Notify(args) => command::schedule::notify(args, backend, output),
         Command::Top(args) => command::schedule::top(args, backend, output),

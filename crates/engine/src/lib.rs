@@ -24,7 +24,7 @@ mod stream;
 mod usage;
 pub mod vnode;
 
-pub use alloc::{Shortage, SpaceCounts};
+pub use alloc::{PlacementError, Shortage, SpaceCounts};
 pub use buffer::{CacheCounts, LsnCounts};
 pub use jobs::{
     CleanerCounts, CleanerGauge, JobProgress, JobStatus, Pace, Percent, RebuildReport, ScrubReport,

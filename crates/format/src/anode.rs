@@ -18,6 +18,7 @@ use crate::geometry::BLOCK_SHIFTS;
 use crate::ids::{ANODE_NO_MAX, AnodeNo, EPOCH_MAX, Epoch, FRAGMENTS_MAX, FilesetId, Generation};
 use crate::map::{HEIGHT_MAX, ROOT_POINTERS};
 use crate::page::{PAGE_HEADER_BYTES, PageKind, SLOT_BYTES, SLOTS_PER_PAGE};
+use crate::placement::Placement;
 use crate::pointer::{BlockPointer, POINTER_BYTES};
 
 /// Bytes of an anode.
@@ -136,8 +137,8 @@ struct AnodeDisk {
     mode: U16,
     /// Depth of a directory's deepest page: how many bits of the hash choose it.
     depth: u8,
-    /// None defined.
-    flags: u8,
+    /// Which disk group new data should come from: a [`Placement`].
+    placement: u8,
     /// Names.
     nlink: U32,
     /// Owner.
@@ -225,6 +226,8 @@ pub struct Anode {
     pub rdev: u32,
     /// Quota project.
     pub project: u32,
+    /// Which disk group new data should come from.
+    pub placement: Placement,
     /// Bytes.
     pub size_bytes: u64,
     /// Fragments taken, map pages included.
@@ -344,6 +347,7 @@ impl Anode {
             gid: 0,
             rdev: 0,
             project: 0,
+            placement: Placement::Any,
             size_bytes: 0,
             fragments: 0,
             atime: DiskTime::default(),
@@ -412,6 +416,7 @@ impl Anode {
             gid: disk.gid.get(),
             rdev: disk.rdev.get(),
             project: disk.project.get(),
+            placement: Placement::from_code(disk.placement).ok_or(bad("placement"))?,
             size_bytes: disk.size.get(),
             fragments: disk.fragments.get(),
             atime: time_of(disk, 0),
@@ -511,7 +516,7 @@ impl Anode {
             generation: U64::new(self.generation.0),
             mode: U16::new(self.mode),
             depth: self.depth,
-            flags: 0,
+            placement: self.placement.code(),
             nlink: U32::new(self.nlink),
             uid: U32::new(self.uid),
             gid: U32::new(self.gid),
@@ -621,6 +626,7 @@ mod tests {
         anode.size_bytes = 12345;
         anode.root[3] = 9;
         (anode.depth, anode.entries, anode.orphan_slot) = (3, 70_000, Some(12));
+        anode.placement = Placement::Group(2);
         let name = AttributeName { namespace: Namespace::User, suffix: b"a" };
         anode.attributes = anode.attributes.with(name, b"value").expect("it fits");
         anode
@@ -641,6 +647,16 @@ mod tests {
             assert!(Anode::decode(&bytes, FilesetId(5), AnodeNo(77)).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
+    }
+
+    #[test]
+    fn a_disk_group_that_no_pool_can_have_is_refused() {
+        let mut bytes = sample().encode();
+        bytes[std::mem::offset_of!(AnodeDisk, placement)] = 9;
+        let crc = crc32c(&bytes[4..]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        let decoded = Anode::decode(&bytes, FilesetId(5), AnodeNo(77));
+        assert_eq!(decoded, Err(AnodeError::BadField { number: 77, field: "placement" }));
     }
 
     #[test]

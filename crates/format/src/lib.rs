@@ -25,6 +25,7 @@ pub mod map;
 pub mod members;
 pub mod missed;
 pub mod page;
+pub mod placement;
 pub mod pointer;
 pub mod quota;
 pub mod stream;

@@ -14,6 +14,7 @@ use format::heartbeat::HEARTBEAT_OFFSET;
 use format::ids::{AnodeNo, FilesetId, Place};
 use format::map::{height_for, page_index};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, SLOTS_PER_PAGE};
+use format::placement::Placement;
 use format::pointer::{BlockPointer, CheckKind};
 use format::summary::{Summary, SummaryKind};
 use format::text::{quoted, shown};
@@ -225,8 +226,30 @@ fn explain_anode(
         anode.generation, anode.kind, anode.storage, anode.size_bytes, anode.nlink, anode.height
     );
     explanation.add_at(&reader.geometry, "anode", pointer.place, what);
+    if anode.placement != Placement::Any {
+        let what = placement_of(reader, anode.placement);
+        explanation.add_at(&reader.geometry, "placement", pointer.place, what);
+    }
     explain_attributes(reader, table, &anode, pointer.place, explanation);
     Some(anode)
+}
+
+/// Says which disk group new data should come from.
+fn placement_of(reader: &Reader, placement: Placement) -> String {
+    let geometry = &reader.geometry;
+    let is_there =
+        |number: u8| number == 0 || geometry.added.iter().any(|range| range.disk_group == number);
+    match placement {
+        Placement::Group(number) if is_there(number) => {
+            format!("new data comes from disk group {number} while that has room")
+        }
+        Placement::Group(number) => {
+            format!("new data comes from any disk group: {number}, which is preferred, is gone")
+        }
+        Placement::Any | Placement::RoundRobin | Placement::Striped => {
+            format!("new data comes from a disk group that is {placement} while one has room")
+        }
+    }
 }
 
 /// Adds the names of extended attributes: those in the anode, and those in each entry page.
@@ -386,9 +409,22 @@ fn explain_segment(reader: &Reader, place: Place, explanation: &mut Explanation)
         Some(usage) => format!("{:?}, {} live fragments", usage.kind, usage.live),
         None => "of no known use".to_owned(),
     };
-    let what = format!("{segment} of group {}: {what}", place.group());
+    let of = disk_group_of(geometry, place);
+    let what = format!("{segment} of group {}{of}: {what}", place.group());
     let start = geometry.segment_place(place.group(), segment);
     explanation.add("segment", Some(start), geometry.device_offset(start, 1), what);
+}
+
+/// Says which disk group, and which device of a round-robin, a place is of, if there are several.
+fn disk_group_of(geometry: &Geometry, place: Place) -> String {
+    match geometry.disk_group_of(place.group()) {
+        Some(disk_group) if !geometry.added.is_empty() => {
+            let lane = geometry.range_of(place.group()).and_then(|range| range.lane);
+            let lane = lane.map(|lane| format!(", on its device {lane}")).unwrap_or_default();
+            format!(" of disk group {disk_group}{lane}")
+        }
+        Some(_) | None => String::new(),
+    }
 }
 
 fn usage_of(reader: &Reader, group: u32, segment: u32) -> Option<SegmentUsage> {
@@ -461,14 +497,7 @@ fn region_of(geometry: &Geometry, offset: u64, size_bytes: u64) -> (&'static str
 fn explain_place(opened: &Opened, place: Place, offset: u64, explanation: &mut Explanation) {
     let reader = &opened.reader;
     let geometry = &reader.geometry;
-    let of = match geometry.disk_group_of(place.group()) {
-        Some(disk_group) if !geometry.added.is_empty() => {
-            let lane = geometry.range_of(place.group()).and_then(|range| range.lane);
-            let lane = lane.map(|lane| format!(", on its device {lane}")).unwrap_or_default();
-            format!(" of disk group {disk_group}{lane}")
-        }
-        Some(_) | None => String::new(),
-    };
+    let of = disk_group_of(geometry, place);
     let what = format!("group {}{of}, fragment {}", place.group(), place.fragment());
     explanation.add("group", Some(place), Some(offset), what);
     explain_segment(reader, place, explanation);

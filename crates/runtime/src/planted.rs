@@ -142,6 +142,8 @@ bugs! {
     PinForgotten: "A segment that is being made anew is given to others when it is empty (G6).",
     ScrubTrustsBadRow: "A scrub makes parity match a row with a block that does not verify.",
     TurnForgotten: "Blocks of a file go to whichever member of a round-robin has room (GR4).",
+    PlacementNotInherited: "What is made in a directory does not take its placement (PC1).",
+    PlacementIsLimit: "A file that prefers a disk group has no room elsewhere (GR5).",
     StripeLostAsZeros: "What a stripe has lost with a member is read as zeros (R6).",
     StripeDoneWithout: "A stripe goes on without a member that has failed (R7).",
     LackingPoolWritten: "A pool of which data is missing is written when it is looked at (MJ6).",

@@ -4,12 +4,16 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
+use crate::size::ByteSize;
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast device list d0.hf\n  \
                         holdfast device fail d0.hf d1.hf\n  \
                         holdfast device replace d0.hf d1.hf new.hf --wait\n  \
                         holdfast device online d0.hf d1.hf --wait\n  \
-                        holdfast device add d0.hf spare.hf --spare\n\n\
+                        holdfast device add d0.hf spare.hf --spare\n  \
+                        holdfast device add d0.hf /dev/sdb\n  \
+                        holdfast device remove d0.hf /dev/sdb --wait\n\n\
                         POOL is any device of the pool, or a directory that it is mounted on. A \
                         device is named by\nits path, its slot or its id, as `device list` shows \
                         them. A mounted pool is asked through its\nserver; another is opened for \
@@ -70,34 +74,49 @@ pub(crate) enum DeviceCommand {
         #[arg(long)]
         wait: bool,
     },
-    /// Add a device to the pool, so far as a spare: it takes the place of a device that fails
-    #[command(after_help = "Examples:\n  holdfast device add d0.hf spare.hf --spare\n  \
+    /// Add a device to the pool: for data, or as a spare that takes the place of one that fails
+    #[command(after_help = "Examples:\n  holdfast device add d0.hf /dev/sdb\n  \
+                            holdfast device add d0.hf more.hf --size 2G\n  \
+                            holdfast device add d0.hf spare.hf --spare\n  \
                             holdfast device add d0.hf /dev/sdf --spare --force\n\n\
-                            A spare holds nothing. When a device of the mounted pool has failed or \
-                            is missing, the smallest\nspare that is large enough takes its place, \
-                            and a job makes it whole. A pool has up to 8 spares.")]
+                            A pool of single devices gets one more of them, a disk group of its \
+                            own (`group list`): data\ngoes there too from now on. In a pool with \
+                            redundancy that must be said: `group add`. A spare\nholds \
+                            nothing. When a device of the mounted pool has failed or is missing, \
+                            the smallest\nspare that is large enough takes its place, and a job \
+                            makes it whole. A pool has up to 8 spares.")]
     Add {
         /// The pool
         pool: PathBuf,
         /// The device: a file (made if it is missing) or block device
         device: PathBuf,
         /// Keep it as a spare
-        #[arg(long, required = true)]
+        #[arg(long)]
         spare: bool,
+        /// Size of a file for data that is not there yet
+        #[arg(long, conflicts_with = "spare")]
+        size: Option<ByteSize>,
         /// Overwrite what is on it
         #[arg(long)]
         force: bool,
     },
-    /// Take a spare out of the pool
-    #[command(after_help = "Example:\n  holdfast device remove d0.hf spare.hf\n\n\
-                            Its label is taken off, so that it is of no pool any more. Devices \
-                            that hold something are not\nremoved yet: `device replace` puts \
-                            another in their place.")]
+    /// Take a device out of the pool: a spare, or one that is a disk group of its own
+    #[command(after_help = "Examples:\n  holdfast device remove d0.hf spare.hf\n  \
+                            holdfast device remove d0.hf /dev/sdb --wait\n\n\
+                            What it holds is moved elsewhere before, by a job, as `group remove` \
+                            does; where that does not\nfit it is refused, with the missing bytes. \
+                            Its label is taken off then, so that it is of no pool\nany more. A \
+                            device that shares a disk group with others is not removed alone: \
+                            `device replace`\nputs another in its place, `group remove` takes all \
+                            of them out.")]
     Remove {
         /// The pool
         pool: PathBuf,
-        /// Its path or id
+        /// Its path, slot or id
         device: String,
+        /// Return when it is gone
+        #[arg(long)]
+        wait: bool,
     },
 }
 

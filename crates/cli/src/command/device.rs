@@ -9,11 +9,13 @@ use serde_json::json;
 use super::controlled::Controlled;
 use crate::args::device::{DeviceArgs, DeviceCommand};
 use crate::backend::Backend;
-use crate::control::{Answer, DeviceFacts, Request};
+use crate::control::{Answer, DeviceFacts, GroupFacts, NewGroup, Request};
 use crate::exit;
 use crate::output::{Output, printable};
 use crate::size::ByteSize;
 
+/// The kind of a disk group of one device.
+const SINGLE: &str = "single";
 /// How often a copy is asked how far it is.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
@@ -45,6 +47,16 @@ pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> 
             let done = online(&at, device, *must_wait, output);
             at.finish(done)?;
         }
+        DeviceCommand::Add { device, spare: false, size, force, .. } => {
+            let done = add_for_data(&at, device, *size, *force);
+            let group = at.finish(done)?;
+            let line = format!(
+                "{} is disk group {group} of {pool}",
+                printable(&device.display().to_string())
+            );
+            let facts = json!({ "added": device, "as": "group", "group": group, "pool": pool });
+            output.fact(&line, &facts);
+        }
         DeviceCommand::Add { device, force, .. } => {
             let device = std::path::absolute(device)?;
             let path = device.display().to_string();
@@ -53,14 +65,83 @@ pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> 
             let facts = json!({ "added": path, "as": "spare", "pool": pool });
             output.fact(&format!("{} is a spare of {pool}", printable(&path)), &facts);
         }
-        DeviceCommand::Remove { device, .. } => {
-            let asked = at.ask(&Request::DeviceRemove { device: named(device) });
-            at.finish(asked)?;
-            let facts = json!({ "removed": device, "pool": pool });
-            output.fact(&format!("{} is no spare any more", printable(device)), &facts);
+        DeviceCommand::Remove { device, wait: must_wait, .. } => {
+            let done = remove(&at, &named(device), *must_wait, output);
+            at.finish(done)?;
         }
     }
     Ok(exit::DONE)
+}
+
+/// Adds a device as a disk group of its own; returns the number of that.
+fn add_for_data(
+    at: &Controlled,
+    device: &Path,
+    size: Option<ByteSize>,
+    is_forced: bool,
+) -> anyhow::Result<u64> {
+    let pool = at.pool.display();
+    let device = std::path::absolute(device)?;
+    if let Some(group) = groups(at)?.into_iter().find(|group| group.kind != SINGLE) {
+        anyhow::bail!(
+            "{pool}: disk group {} is a {}, and a device of its own has no redundancy: if the pool \
+             is to have one, say so (`holdfast group add {pool} single:{}`), or keep it as a spare \
+             (`device add --spare`)",
+            group.number,
+            group.kind,
+            device.display()
+        );
+    }
+    let size_bytes = size.map(|size| size.0);
+    let (kind, devices) = (SINGLE.to_owned(), vec![device]);
+    let new = NewGroup { kind, devices, size_bytes, is_forced };
+    let Answer::Groups(added) = at.ask(&Request::GroupAdd(new))? else {
+        anyhow::bail!("{pool}: the server answered nonsense");
+    };
+    let number = added.first().map(|group| group.number);
+    number.ok_or_else(|| anyhow::anyhow!("{pool}: the server answered nonsense"))
+}
+
+/// Takes out a spare, or the disk group of which `name` is the only device.
+fn remove(at: &Controlled, name: &str, must_wait: bool, output: &Output) -> anyhow::Result<()> {
+    let pool = at.pool.display();
+    let known = devices(at)?;
+    let is_it = |it: &&DeviceFacts| {
+        let is_spare = it.state.starts_with("spare");
+        it.path == name || it.id == name || !is_spare && it.slot.to_string() == name
+    };
+    let found = known.iter().find(is_it).filter(|it| !it.state.starts_with("spare"));
+    let Some(device) = found else {
+        at.ask(&Request::DeviceRemove { device: name.to_owned() })?;
+        let facts = json!({ "removed": name, "pool": pool.to_string() });
+        output.fact(&format!("{} is no spare any more", printable(name)), &facts);
+        return Ok(());
+    };
+    let group = groups(at)?.into_iter().find(|group| group.number == device.group);
+    let group = group.ok_or_else(|| anyhow::anyhow!("{pool}: the server answered nonsense"))?;
+    let (number, kind) = (group.number, &group.kind);
+    if group.slots.len() > 1 {
+        let others = if number == 0 {
+            "which has the metadata and stays".to_owned()
+        } else {
+            format!("and `holdfast group remove {pool} {number}` takes all of them out")
+        };
+        anyhow::bail!(
+            "{pool}: {} is one of {} devices of disk group {number}, a {kind}: `holdfast device \
+             replace` puts another in its place, {others}",
+            printable(&device.path),
+            group.slots.len()
+        );
+    }
+    let number = u8::try_from(number)?;
+    super::group::remove(at, number, must_wait, output)
+}
+
+fn groups(at: &Controlled) -> anyhow::Result<Vec<GroupFacts>> {
+    let Answer::Groups(list) = at.ask(&Request::GroupList {})? else {
+        anyhow::bail!("{}: the server answered nonsense", at.pool.display());
+    };
+    Ok(list)
 }
 
 /// Returns a device as the server finds it: a path that leads somewhere from here in full.

@@ -45,7 +45,12 @@ pub(crate) fn run(args: &GroupArgs, backend: &dyn Backend, output: &Output) -> a
 }
 
 /// Takes a disk group out; waits for it if that is asked for, or nobody else goes on with it.
-fn remove(at: &Controlled, number: u8, must_wait: bool, output: &Output) -> anyhow::Result<()> {
+pub(super) fn remove(
+    at: &Controlled,
+    number: u8,
+    must_wait: bool,
+    output: &Output,
+) -> anyhow::Result<()> {
     at.ask(&Request::GroupRemove { group: number })?;
     let pool = at.pool.display().to_string();
     if !must_wait && at.is_served() {

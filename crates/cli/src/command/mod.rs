@@ -18,6 +18,7 @@ pub(crate) mod job;
 pub(crate) mod lab;
 pub(crate) mod mount;
 mod moving;
+pub(crate) mod placement;
 pub(crate) mod prove;
 pub(crate) mod quota;
 pub(crate) mod receive;

@@ -121,7 +121,8 @@ pub(crate) fn run(args: &QuotaArgs, backend: &dyn Backend, output: &Output) -> a
 }
 
 /// Asks something of a fileset, and says what came of it: for people, for programs.
-fn with(
+/// Asks for something of the fileset that `argument` names, and tells what came of it.
+pub(super) fn with(
     argument: &Path,
     backend: &dyn Backend,
     is_change: bool,

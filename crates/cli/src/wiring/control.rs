@@ -4,12 +4,14 @@ use std::path::Path;
 
 use engine::vnode::api::FsError;
 use engine::{
-    FilesetChange, FilesetInfo, Fullness, JobStatus, NewFileset, Pace, Percent, Pool, ScrubReport,
+    DiskGroupError, FilesetChange, FilesetInfo, Fullness, JobStatus, NewFileset, Pace, Percent,
+    Pool, ScrubReport,
 };
 use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 use format::members::Layout;
 
 use super::{devices, failed, groups, quota, random_bytes};
+use crate::args::placement::parse_placement;
 use crate::backend::BackendError;
 use crate::control::{
     Answer, FilesetFacts, JobFacts, LIST_MAX, Peer, Properties, Request, ScrubFacts, clone_of,
@@ -90,6 +92,23 @@ pub(super) fn control(
         | Request::QuotaGrace { .. }
         | Request::QuotaProject { .. }
         | Request::QuotaReport { .. } => return quota::control(path, pool, request),
+        Request::PlacementSet { fileset, path: inside, placement, is_recursive } => {
+            let wanted = parse_placement(placement);
+            let wanted = wanted.map_err(|cause| failed(path, cause))?;
+            let how = (wanted, *is_recursive);
+            let done = pool.set_placement(&named(fileset)?, &quota::parts_of(inside), how);
+            return done.map(Answer::Count).map_err(|error| {
+                if let DiskGroupError::Files(error) = &error {
+                    return refused_by(path, pool, error);
+                }
+                failed(path, error)
+            });
+        }
+        Request::PlacementShow { fileset, path: inside } => {
+            let placement = pool.placement(&named(fileset)?, &quota::parts_of(inside));
+            let placement = placement.map_err(|error| refused_by(path, pool, &error))?;
+            return Ok(Answer::Placement(placement.to_string()));
+        }
         Request::FilesetRename { name, to } => rename(path, pool, name, to)?,
         Request::FilesetDelete { name } => pool.delete_fileset(&named(name)?),
         Request::FilesetFork { fileset, clone, to } => {

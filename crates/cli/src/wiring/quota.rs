@@ -30,9 +30,8 @@ pub(super) fn control(path: &Path, pool: &Pool, request: &Request) -> Result<Ans
             pool.set_quota_graces(&named(fileset)?, graces).map(|()| Answer::Done)
         }
         Request::QuotaProject { fileset, path: inside, project, is_recursive } => {
-            let parts: Vec<&[u8]> =
-                inside.split('/').filter(|part| !part.is_empty()).map(str::as_bytes).collect();
-            let changed = pool.set_project(&named(fileset)?, &parts, (*project, *is_recursive));
+            let how = (*project, *is_recursive);
+            let changed = pool.set_project(&named(fileset)?, &parts_of(inside), how);
             changed.map(Answer::Count)
         }
         Request::QuotaReport { fileset, kind, from } => {
@@ -48,6 +47,11 @@ pub(super) fn control(path: &Path, pool: &Pool, request: &Request) -> Result<Ans
                       hundred years at most";
         failed(path, bounds)
     })
+}
+
+/// Returns the names on the way to what is at `path` in a fileset.
+pub(super) fn parts_of(path: &str) -> Vec<&[u8]> {
+    path.split('/').filter(|part| !part.is_empty()).map(str::as_bytes).collect()
 }
 
 /// Switches quotas on, and counts for some seconds.

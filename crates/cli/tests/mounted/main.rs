@@ -11,6 +11,7 @@ mod content;
 mod create;
 mod device;
 mod filesets;
+mod groups;
 mod handles;
 mod hung;
 mod locks;

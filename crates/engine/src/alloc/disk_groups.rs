@@ -12,20 +12,22 @@
 //!   ends.
 //! - GR4: Blocks of a file that go to a round-robin go to one member of it, that of the file's
 //!   number, while that has a free segment.
+//! - GR5: Blocks of a file that has a placement go to disk groups that it says, while one of them
+//!   has a free segment; then to any other. So a placement refuses nobody who has room.
 //!
 //! New segments are shared by free space: each disk group is credited with the free segments that
 //! it has, and the one with most credit gives the segment and pays what all were credited with.
 //!
-//! Not here: where in a disk group (`policy`).
+//! Not here: where in a disk group (`policy`), and what a file prefers (`preference`).
 
 use std::ops::Range;
 
+use format::disk_group::GroupRange;
 use format::geometry::Geometry;
-
 use format::group::{SegmentKind, TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET};
-use format::ids::AnodeNo;
 use runtime::planted::{self, Planted};
 
+use super::preference::{Kind, Preference};
 use super::{Allocator, SegmentId, State, reserve_of};
 use crate::error::{FsError, FsResult};
 
@@ -47,24 +49,6 @@ pub(crate) enum CanLeave {
     LastForData,
     /// So many fragments are missing elsewhere.
     NoRoom { fragments: u64 },
-}
-
-/// Whose turn it is among the members of a disk group that files take in turn (round-robin).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Turn(u8);
-
-impl Turn {
-    /// Returns the turn of a file: that of its number, so that files made one after the other take
-    /// one member after the other, and all blocks of a file, whenever they are written, the same.
-    fn of(anode: AnodeNo, lanes: u8) -> Turn {
-        let turn = anode.0 % u64::from(lanes.max(1));
-        Turn(u8::try_from(turn).unwrap_or(0))
-    }
-
-    /// Whether it is that of part `lane` of `lanes`.
-    fn is_of(self, lane: u8, lanes: usize) -> bool {
-        usize::from(self.0) % lanes.max(1) == usize::from(lane)
-    }
 }
 
 /// What is in a disk group that leaves.
@@ -97,6 +81,8 @@ pub(super) struct Share {
     pub(super) disk_group: u8,
     /// Which part of its disk group it is: see [`format::disk_group::GroupRange::lane`].
     lane: Option<u8>,
+    /// What files may want it for.
+    pub(super) kind: Kind,
     /// Numbers of its allocation groups.
     pub(super) numbers: Range<u32>,
     /// Where the last data segment was taken.
@@ -109,9 +95,21 @@ pub(super) struct Share {
 }
 
 impl Share {
-    pub(super) fn new(disk_group: u8, numbers: Range<u32>) -> Share {
+    /// Returns that of the first disk group.
+    pub(super) fn first(geometry: &Geometry) -> Share {
+        let kind = Kind::new(0, None, geometry.first_stripe);
+        Share::new((0, None, kind), 0..geometry.group_count)
+    }
+
+    fn added(range: &GroupRange) -> Share {
+        let kind = Kind::new(range.disk_group, range.lane, range.stripe);
+        Share::new((range.disk_group, range.lane, kind), range.numbers())
+    }
+
+    fn new((disk_group, lane, kind): (u8, Option<u8>, Kind), numbers: Range<u32>) -> Share {
         let cursor = SegmentId { group: numbers.start, segment: 0 };
-        Share { disk_group, lane: None, numbers, cursor, unused: 0, is_leaving: false, credit: 0 }
+        let (unused, is_leaving, credit) = (0, false, 0);
+        Share { disk_group, lane, kind, numbers, cursor, unused, is_leaving, credit }
     }
 }
 
@@ -161,8 +159,7 @@ impl Allocator {
                 share.is_leaving = range.is_leaving;
                 continue;
             }
-            let mut share =
-                Share { lane: range.lane, ..Share::new(range.disk_group, range.numbers()) };
+            let mut share = Share::added(range);
             let mut used = 0;
             for number in range.numbers() {
                 used += u32::from(self.is_initialised(number)?);
@@ -259,19 +256,6 @@ impl Allocator {
         let taken = self.taken(state).saturating_sub(fronts);
         let wanted = taken + spare + reserve.min(rest / 3) + kept;
         Ok(wanted.saturating_sub(rest))
-    }
-
-    /// Returns how many members files take in turn, of the disk group with the most that stays; 0:
-    /// there is none.
-    pub(crate) fn turns(&self) -> u8 {
-        let staying = self.geometry().added.iter().filter(|range| !range.is_leaving);
-        staying.filter_map(|range| range.lane).max().map_or(0, |last| last + 1)
-    }
-
-    /// Returns the turn of a file; `None`: nothing goes in turn.
-    pub(crate) fn turn_of(&self, anode: AnodeNo) -> Option<Turn> {
-        let turns = self.turns();
-        (turns > 0).then(|| Turn::of(anode, turns))
     }
 
     /// Whether group `number` is of a disk group that leaves.
@@ -455,8 +439,7 @@ impl Allocator {
 
     /// Returns the disk groups in the order in which they are asked for a segment: positions in
     /// `shares`.
-    /// `turn` chooses among the parts of a disk group that files take in turn.
-    pub(super) fn order_of_shares(&self, state: &mut State, turn: Option<Turn>) -> Vec<usize> {
+    pub(super) fn order_of_shares(&self, state: &mut State, preference: Preference) -> Vec<usize> {
         if state.shares.len() == 1 {
             return vec![0];
         }
@@ -471,27 +454,35 @@ impl Allocator {
             }
         };
         let weights: Vec<i64> = (0..state.shares.len()).map(free).collect();
-        let total: i64 = weights.iter().sum();
-        for (share, weight) in state.shares.iter_mut().zip(&weights) {
+        let mut is_wanted: Vec<bool> =
+            state.shares.iter().map(|share| preference.serves(share)).collect();
+        // GR5: where what is wanted is full, the others share as if nothing were.
+        if !weights.iter().zip(&is_wanted).any(|(weight, is_wanted)| *is_wanted && *weight > 0) {
+            is_wanted.fill(true);
+        }
+        let mut total = 0;
+        for ((share, weight), _) in
+            state.shares.iter_mut().zip(&weights).zip(&is_wanted).filter(|(_, wanted)| **wanted)
+        {
             share.credit += weight;
+            total += weight;
         }
         let is_planted = planted::is(Planted::LeavingGetsSegments);
         let may_give = |at: &usize| self.gives_data(state, *at) || is_planted;
         let mut order: Vec<usize> = (0..state.shares.len()).filter(may_give).collect();
-        // One without room is asked last, whatever credit it has left.
         let lanes = |share: &Share| {
             let is_of = |other: &&Share| other.disk_group == share.disk_group;
             state.shares.iter().filter(is_of).count()
         };
-        let is_anothers = |share: &Share| {
-            let wanted = share.lane.zip(turn);
-            wanted.is_some_and(|(lane, turn)| !turn.is_of(lane, lanes(share)))
-                && !planted::is(Planted::TurnForgotten)
-        };
+        // One without room is asked last, whatever credit it has left.
         order.sort_by_key(|at| {
             let share = &state.shares[*at];
-            (weights[*at] == 0, is_anothers(share), -share.credit)
+            let is_anothers = preference.is_anothers_turn(share, lanes(share));
+            (weights[*at] == 0, !is_wanted[*at], is_anothers, -share.credit)
         });
+        if planted::is(Planted::PlacementIsLimit) && preference.is_placed() {
+            order.retain(|at| preference.serves(&state.shares[*at]));
+        }
         if let Some(first) = order.first() {
             state.shares[*first].credit -= total;
         }
@@ -552,9 +543,9 @@ impl Allocator {
         &self,
         state: &mut State,
         home: Option<u32>,
-        turn: Option<Turn>,
+        preference: Preference,
     ) -> FsResult<SegmentId> {
-        for at in self.order_of_shares(state, turn) {
+        for at in self.order_of_shares(state, preference) {
             let cursor = state.shares[at].cursor;
             let home = home.filter(|_| at == 0);
             let start: SegmentId = self.policy.next_segment(cursor.into(), home).into();

@@ -37,13 +37,16 @@ pub(crate) mod group;
 mod level;
 mod pin;
 pub mod policy;
+mod preference;
 mod shortage;
 mod spare;
 
-pub(crate) use disk_groups::{CanLeave, Turn};
+pub(crate) use disk_groups::CanLeave;
 pub(crate) use extent::{Extent, Extents};
 pub(crate) use level::Level;
 pub(crate) use pin::Pin;
+pub use preference::PlacementError;
+pub(crate) use preference::Preference;
 pub use shortage::Shortage;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -232,7 +235,7 @@ impl Allocator {
             pending_fragments: 0,
             spare: Spare::new(groups_used),
             groups_unused: u64::from(geometry.group_count).saturating_sub(groups_used),
-            shares: vec![Share::new(0, 0..geometry.group_count)],
+            shares: vec![Share::first(geometry)],
             capacity,
             reserve,
             apart: None,
@@ -632,8 +635,8 @@ impl Allocator {
         self.policy.home_group(directory.0, self.geometry().group_count)
     }
 
-    /// Opens a free segment for data that belongs in group `home`, if in any, or goes where `turn`
-    /// says.
+    /// Opens a free segment for data that belongs in group `home`, if in any, and is wanted where
+    /// `preference` says.
     ///
     /// # Errors
     ///
@@ -642,7 +645,7 @@ impl Allocator {
         &self,
         urgency: Urgency,
         home: Option<u32>,
-        turn: Option<Turn>,
+        preference: Preference,
     ) -> FsResult<(SegmentId, Epoch)> {
         let mut state = self.state.lock();
         self.need()?;
@@ -651,7 +654,7 @@ impl Allocator {
         if self.count_free(&mut state, kept + 1)? <= kept {
             return Err(FsError::NoSpace);
         }
-        let id = self.take_free(&mut state, home, turn)?;
+        let id = self.take_free(&mut state, home, preference)?;
         let incarnation = self.journal.birth();
         let group = state.groups.get_mut(&id.group).expect("found in it");
         let was_free = group.segments[index(id.segment)].kind == SegmentKind::Free;

@@ -7,7 +7,7 @@ use format::members::Layout;
 use storage::volume::{AddGroupError, NewGroup};
 
 use super::Pool;
-use crate::alloc::CanLeave;
+use crate::alloc::{CanLeave, PlacementError};
 use crate::error::{FsError, FsResult};
 
 /// Descriptors of allocation groups that one status reads: a disk has them in two seconds.
@@ -20,6 +20,9 @@ pub enum DiskGroupError {
     /// See the cause.
     #[error(transparent)]
     Add(#[from] AddGroupError),
+    /// Name what is there.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
     /// Name another.
     #[error("there is no disk group {number}: `holdfast group list` shows them")]
     None {

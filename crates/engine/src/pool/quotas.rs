@@ -8,7 +8,7 @@ use super::Pool;
 use crate::alloc::Urgency;
 use crate::error::{FsError, FsResult};
 use crate::fileset::quota::QuotaChange;
-use crate::vnode::api::{Caller, FileKind, FileSystem, Ino};
+use crate::vnode::api::{Caller, FileKind, FileSystem, FilesetUuid, Ino};
 
 /// Steps of counting that one call does at most: some seconds.
 const STEPS_PER_CALL: usize = 256;
@@ -127,25 +127,59 @@ impl Pool {
         path: &[&[u8]],
         (project, is_recursive): (u32, bool),
     ) -> FsResult<u64> {
-        let fileset = self.hold_fileset(name)?;
         let root = Caller::root();
-        let mut ino = self.root_of(fileset)?;
-        for part in path {
-            let found = self.lookup(&root, ino, part)?.ino;
-            self.forget(found, 1);
-            ino = found;
-        }
-        let (mut waiting, mut count) = (vec![ino], 0);
-        while let Some(ino) = waiting.pop() {
+        let mut count = 0;
+        self.each_below(name, path, is_recursive, |ino| {
             let files = self.core.files_of(ino)?;
             files.unsharing(Urgency::User, || files.set_project(&root, ino, project))?;
             count += 1;
-            if is_recursive && self.getattr(&root, ino)?.kind == FileKind::Directory {
-                self.children(ino, &mut waiting)?;
-            }
-        }
-        self.sync()?;
+            Ok(())
+        })?;
         Ok(count)
+    }
+
+    /// Does `work` for the file at `path` in a fileset, and all that is below it if
+    /// `is_recursive`; what it changes is durable when this returns.
+    pub(super) fn each_below(
+        &self,
+        name: &FilesetName,
+        path: &[&[u8]],
+        is_recursive: bool,
+        mut work: impl FnMut(Ino) -> FsResult<()>,
+    ) -> FsResult<()> {
+        self.within(name, path, |ino| {
+            let mut waiting = vec![ino];
+            while let Some(ino) = waiting.pop() {
+                work(ino)?;
+                if is_recursive && self.getattr(&Caller::root(), ino)?.kind == FileKind::Directory {
+                    self.children(ino, &mut waiting)?;
+                }
+            }
+            self.sync()
+        })
+    }
+
+    /// Does `work` for what is at `path` in a fileset, which is open meanwhile.
+    pub(super) fn within<T>(
+        &self,
+        name: &FilesetName,
+        path: &[&[u8]],
+        work: impl FnOnce(Ino) -> FsResult<T>,
+    ) -> FsResult<T> {
+        let fileset = self.hold_fileset(name)?;
+        let done = self.ino_at(fileset, path).and_then(work);
+        self.release_fileset(fileset);
+        done
+    }
+
+    fn ino_at(&self, fileset: FilesetUuid, path: &[&[u8]]) -> FsResult<Ino> {
+        let mut ino = self.root_of(fileset)?;
+        for part in path {
+            let found = self.lookup(&Caller::root(), ino, part)?.ino;
+            self.forget(found, 1);
+            ino = found;
+        }
+        Ok(ino)
     }
 
     /// Adds what is in a directory to `found`.

@@ -41,6 +41,7 @@ use format::defect::DefectCode;
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Place};
 use format::journal::LogDataOwner;
 use format::page::PAGE_BYTES;
+use format::placement::Placement;
 use format::pointer::BlockPointer;
 use format::summary::ENTRIES_PER_SUMMARY;
 use runtime::planted::{self, Planted};
@@ -57,7 +58,8 @@ use crate::store::Store;
 use crate::sync::{Mutex, MutexGuard};
 use crate::usage::{Asker, Owners, Payer, Usage, accept_all};
 
-/// Most open segments: the one that was used least lately is finished before another is opened.
+/// Most open segments, and as many for files with a placement: the one that was used least lately
+/// is finished before another is opened.
 const OPEN_SEGMENTS_MAX: usize = 8;
 /// Full segments that wait to be sealed by who has time: a writer who fills another seals the
 /// oldest.
@@ -74,8 +76,10 @@ pub(crate) struct BlockOwner {
     pub(crate) index: u64,
     /// Block size: binary logarithm.
     pub(crate) block_shift: u8,
-    /// A directory that names the file: placement follows it.
+    /// A directory that names the file: the allocation group follows it, if the policy has it so.
     pub(crate) directory: AnodeNo,
+    /// Which disk group the file prefers.
+    pub(crate) placement: Placement,
 }
 
 /// What a file needs and has for a block beside the place of its fragments.
@@ -464,9 +468,10 @@ impl Segments {
         state.open.insert(stream, segment);
     }
 
-    /// Finishes the open segment that was used least lately.
-    fn finish_oldest(&self, state: &mut State) {
-        let oldest = state.open.iter().min_by_key(|(_, segment)| segment.used);
+    /// Finishes the open segment that was used least lately, of those that `may_end` says.
+    fn finish_oldest(&self, state: &mut State, may_end: impl Fn(&Stream) -> bool) {
+        let open = state.open.iter().filter(|(stream, _)| may_end(stream));
+        let oldest = open.min_by_key(|(_, segment)| segment.used);
         let Some(stream) = oldest.map(|(stream, _)| *stream) else { return };
         if let Some(segment) = state.open.remove(&stream) {
             self.finish(state, segment);

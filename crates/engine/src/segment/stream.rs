@@ -3,7 +3,7 @@
 use format::ids::{Epoch, Place};
 
 use super::{BlockOwner, OPEN_SEGMENTS_MAX, Segments, State};
-use crate::alloc::{Level, Turn, Urgency};
+use crate::alloc::{Level, Preference, Urgency};
 use crate::error::{FsError, FsResult};
 
 /// Who has a block written.
@@ -56,8 +56,8 @@ pub(super) struct Stream {
     pub(super) level: Level,
     /// The group in which they belong, if the policy has one.
     pub(super) home: Option<u32>,
-    /// Which member of a disk group they take, if files take them in turn.
-    pub(super) turn: Option<Turn>,
+    /// Which disk group, and which member of one, they should go to.
+    pub(super) preference: Preference,
 }
 
 impl Segments {
@@ -70,14 +70,14 @@ impl Segments {
     ) -> FsResult<Stream> {
         let alloc = &self.store.alloc;
         let home = alloc.home_group(owner.directory);
-        let turn = alloc.turn_of(owner.anode);
+        let preference = alloc.preference_of(owner.anode, owner.placement);
         let level = origin.level_after(previous.map(|place| alloc.level_at(place)));
         // Directories that keep together what is theirs have two streams each, and so has each
-        // turn; so have all while segments are scarce: a user takes nothing of what the cleaner
-        // needs to copy into.
-        let is_apart = home.is_some() || turn.is_some();
+        // turn and each placement; so have all while segments are scarce: a user takes nothing of
+        // what the cleaner needs to copy into.
+        let is_apart = home.is_some() || preference != Preference::default();
         let is_plain = is_apart || (level > Level::FIRST && alloc.is_scarce()?);
-        Ok(Stream { level: if is_plain { origin.plain() } else { level }, home, turn })
+        Ok(Stream { level: if is_plain { origin.plain() } else { level }, home, preference })
     }
 
     /// Opens a segment for `wanted`; returns that stream, or the one that has to do instead.
@@ -96,10 +96,16 @@ impl Segments {
         }
         // Two of each turn: to close one for another would cost its rest for each file.
         let turns = usize::from(self.store.alloc.turns());
-        if state.open.len() >= OPEN_SEGMENTS_MAX.max(2 * turns) {
-            self.finish_oldest(state);
+        // As many again may be open for files with a placement, so that these close none of those
+        // of others.
+        let is_like =
+            |stream: &Stream| stream.preference.is_placed() == wanted.preference.is_placed();
+        let like = state.open.keys().filter(|stream| is_like(stream)).count();
+        if like >= OPEN_SEGMENTS_MAX.max(2 * turns) {
+            self.finish_oldest(state, is_like);
         }
-        match self.store.alloc.open_segment(origin.urgency(), wanted.home, wanted.turn) {
+        let (home, preference) = (wanted.home, wanted.preference);
+        match self.store.alloc.open_segment(origin.urgency(), home, preference) {
             Ok(opened) => {
                 self.enter(state, wanted, opened);
                 Ok(wanted)

@@ -159,6 +159,7 @@ impl Core {
             index: span.start >> span.shift,
             block_shift: span.shift,
             directory: anode.parent,
+            placement: anode.placement,
         };
         let page = u64::from(self.store.geometry().page_fragments());
         let fileset = self.filesets.by_slot(state.fileset_slot).ok_or(FsError::Stale)?;

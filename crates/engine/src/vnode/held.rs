@@ -37,6 +37,7 @@ use std::sync::Arc;
 use format::anode::Anode;
 use format::fileset::Cursor;
 use format::ids::{AnodeNo, FilesetId, Place};
+use format::placement::Placement;
 use format::pointer::BlockPointer;
 use format::summary::SummaryEntry;
 use runtime::planted::{self, Planted};
@@ -83,6 +84,7 @@ struct Holder {
     slot: u32,
     anode_at: AnodeAt,
     parent: AnodeNo,
+    placement: Placement,
     pointers: Vec<Located>,
 }
 
@@ -125,7 +127,8 @@ impl Locked<'_> {
                 || planted::is(Planted::MoveTakesNeighbour);
             is_within && it.pointer.place.bits() == from.bits() + before
         });
-        let holder = Holder { slot, anode_at, parent: anode.parent, pointers };
+        let (parent, placement) = (anode.parent, anode.placement);
+        let holder = Holder { slot, anode_at, parent, placement, pointers };
         Ok(Some(holder).filter(|holder| !holder.pointers.is_empty()))
     }
 
@@ -344,6 +347,7 @@ impl Core {
                 index: entry.index,
                 block_shift: entry.block_shift,
                 directory: holder.parent,
+                placement: holder.placement,
             };
             // Who holds it has counted it, and goes on so.
             let counted_fragments = u64::from(entry.fragments);

@@ -50,6 +50,7 @@ mod lost;
 mod names;
 mod orphan;
 mod payload;
+mod placement;
 mod preallocation;
 mod quota;
 mod read;

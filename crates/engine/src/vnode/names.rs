@@ -18,6 +18,7 @@ use super::api::{
     Around, Attr, Caller, FileKind, Handle, Ino, LINKS_MAX, NewInode, SYMLINK_BYTES_MAX, SetTime,
 };
 use super::file::make_blocked;
+use super::placement;
 use super::xattr::Lazy;
 use super::{
     Core, Files, Fileset, Vnode, VnodeState, anode_kind_of, attr_of, mix, seen, tell, to_disk,
@@ -368,6 +369,7 @@ impl Files<'_> {
         anode.rdev = if is_device(new.kind) { new.rdev } else { 0 };
         anode.parent = directory.number;
         anode.project = directory.project;
+        anode.placement = placement::handed_down(directory, kind);
         if kind == AnodeKind::Directory {
             anode.key = [mix(change.epoch().0), mix(number.0 ^ change.epoch().0.rotate_left(32))];
         }
@@ -427,6 +429,7 @@ impl Files<'_> {
             index: 0,
             block_shift: anode.block_shift,
             directory: anode.parent,
+            placement: anode.placement,
         };
         let mut buffer = AlignedBuffer::zeroed(index_wide(anode.block_bytes()));
         buffer[..target.len()].copy_from_slice(target);

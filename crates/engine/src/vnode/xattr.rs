@@ -22,10 +22,12 @@ use format::attributes::{
 use format::defect::DefectCode;
 use format::ids::{AnodeNo, Lsn};
 use format::page::PageKind;
+use format::placement::Placement;
 
 use super::access::{READ, WRITE, is_privileged, mode_allowed_with_list};
 use super::acl::{self, ACCESS, AclPart, DEFAULT};
 use super::api::{Around, Caller, Ino, XattrMode};
+use super::placement::{self, PLACEMENT};
 use super::{Files, VnodeState, seen, tell};
 use crate::alloc::Urgency;
 use crate::buffer::corrupt;
@@ -146,11 +148,15 @@ impl Files<'_> {
         ino: Ino,
         name: &[u8],
     ) -> FsResult<Vec<u8>> {
+        let is_placement = name == PLACEMENT;
         let name = parse(name)?;
         let vnode = self.vnode(ino)?;
         let state = vnode.state.read();
         check_namespace(self, caller, state.anode()?, name.namespace, READ)?;
         let anode = state.anode()?;
+        if is_placement {
+            return Ok(anode.placement.to_string().into_bytes());
+        }
         let value = match name.namespace {
             Namespace::AccessAcl => self.access_acl(anode)?.as_ref().map(acl::to_kernel),
             Namespace::DefaultAcl => self.default_acl(anode)?.as_ref().map(acl::to_kernel),
@@ -185,6 +191,10 @@ impl Files<'_> {
         mut around: Option<&mut Around>,
     ) -> FsResult<()> {
         self.check_writable()?;
+        if name == PLACEMENT {
+            let placement = placement::parse(value)?;
+            return self.set_placement(caller, ino, (placement, mode), around);
+        }
         let name = parse(name)?;
         check_value(name, value)?;
         if name.namespace.is_acl() {
@@ -218,6 +228,10 @@ impl Files<'_> {
         mut around: Option<&mut Around>,
     ) -> FsResult<()> {
         self.check_writable()?;
+        if name == PLACEMENT {
+            let any = (Placement::Any, XattrMode::Set);
+            return self.set_placement(caller, ino, any, around);
+        }
         let name = parse(name)?;
         if name.namespace.is_acl() {
             return self.set_acl(caller, ino, name, None, around);
@@ -272,7 +286,7 @@ impl Files<'_> {
 
     /// Does `work` on a copy of the anode, and makes the copy what counts if `work` says that
     /// anything has changed.
-    fn change_attribute(
+    pub(super) fn change_attribute(
         &self,
         ino: Ino,
         around: Option<&mut Around>,

@@ -19,7 +19,7 @@
 //! Where the kind of the pool says so, disk groups are added and removed beside the clients, on
 //! slices that nobody has. The first stays, and that of the weak member. One member of a mirror
 //! that comes may fail from one of its writes on, the first included: then it is not added, or does
-//! without.
+//! without. Meanwhile what is made in the root directory is given placements.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,7 +27,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::Pool;
 use format::disk_group::DiskGroupState;
+use format::fileset::ROOT_NAME;
 use format::members::MemberState;
+use format::placement::Placement;
 use format::superblock::Superblock;
 use runtime::prng::Prng;
 use storage::device::{
@@ -53,6 +55,8 @@ const LABELS_BYTES: u64 = 128 << 10;
 const FREE_SLICES: u64 = 3;
 /// Disk groups that come and go in one life, at most.
 const CHANGES_MAX: u64 = 3;
+/// Times that a placement is set in one life, at most.
+const PLACEMENTS_MAX: u64 = 2;
 /// Before each less than 2 to a power below this passes, in virtual nanoseconds.
 const CHANGE_NS_POWER_MAX: u64 = 25;
 
@@ -198,7 +202,7 @@ impl Replacement {
     }
 }
 
-/// A disk group that comes or goes.
+/// A disk group that comes or goes, or is preferred.
 #[derive(Debug)]
 enum Change {
     Add(NewGroup),
@@ -207,6 +211,8 @@ enum Change {
         which: u64,
         stays: Option<u8>,
     },
+    /// Of what is made in the root directory from then on.
+    Place(Placement),
 }
 
 /// Disk groups that come and go in one life, each after so many virtual nanoseconds.
@@ -249,6 +255,14 @@ fn make(pool: &Pool, change: Change, tally: &GroupTally) {
                 Ok(()) => &tally.leaving,
                 Err(_) => &tally.refused,
             }
+        }
+        // Refused where the pool has none, or fails.
+        Change::Place(placement) => {
+            let name = ROOT_NAME.parse().expect("it is the name of the first fileset");
+            if pool.set_placement(&name, &[], (placement, false)).is_err() {
+                return;
+            }
+            &tally.placed
         }
     };
     count.fetch_add(1, Ordering::Relaxed);
@@ -368,6 +382,15 @@ impl Members {
                 continue;
             };
             changes.push_back((after_ns, change));
+        }
+        for _ in 0..random.below(PLACEMENTS_MAX + 1) {
+            let power = random.below(CHANGE_NS_POWER_MAX);
+            let after_ns = random.below(1 << power);
+            let number = u8::try_from(random.below(4)).expect("below 4");
+            let some = [Placement::Any, Placement::RoundRobin, Placement::Group(number)];
+            let placement = some[usize_of(random.below(u64_of(some.len())))];
+            let at = usize_of(random.below(u64_of(changes.len() + 1)));
+            changes.insert(at, (after_ns, Change::Place(placement)));
         }
         Changes(changes)
     }

@@ -90,6 +90,8 @@ pub struct GroupTally {
     pub gone: AtomicU64,
     /// Additions and removals that were refused.
     pub refused: AtomicU64,
+    /// Times that the placement of the root directory was set.
+    pub placed: AtomicU64,
 }
 
 /// A pool that is open. Dropped without an orderly end, unless it was closed: the power is cut.
@@ -268,6 +270,8 @@ pub struct SeedReport {
     pub groups_leaving: u64,
     /// Disk groups that were emptied and taken out.
     pub groups_gone: u64,
+    /// Times that what is made in the root directory was given another placement.
+    pub placements: u64,
     /// Hash of every decision, and of what each cut left: equal for equal runs.
     pub trace_hash: u64,
     /// What ended it early.
@@ -307,6 +311,8 @@ pub struct Report {
     pub groups_leaving: u64,
     /// Disk groups that were emptied and taken out.
     pub groups_gone: u64,
+    /// Times that what is made in the root directory was given another placement.
+    pub placements: u64,
     /// What was found, by seed.
     pub findings: Vec<Finding>,
 }
@@ -328,6 +334,7 @@ impl Report {
         self.groups_added += seed.groups_added;
         self.groups_leaving += seed.groups_leaving;
         self.groups_gone += seed.groups_gone;
+        self.placements += seed.placements;
         self.findings.extend(seed.finding.clone());
     }
 }

@@ -37,6 +37,10 @@ const fn stripe(width: u64) -> GroupShape {
     GroupShape { layout: Layout::Stripe { unit_shift: UNIT_SHIFT }, width, has_data: true }
 }
 
+const fn round_robin(width: u64) -> GroupShape {
+    GroupShape { layout: Layout::RoundRobin, width, has_data: true }
+}
+
 impl GroupShape {
     /// Returns the same without the role `data`.
     const fn for_metadata(self) -> GroupShape {
@@ -68,6 +72,9 @@ struct Shape {
 const COMES: &[GroupShape] = &[SINGLE, mirror(2)];
 /// The same where the pool was made with stripes of two units of data.
 const COMES_TO_RAID5: &[GroupShape] = &[SINGLE, mirror(2), raid5(3), stripe(2)];
+
+/// The same where files take devices in turn.
+const COMES_IN_TURN: &[GroupShape] = &[SINGLE, mirror(2), round_robin(2)];
 
 const SHAPES: &[Shape] = &[
     Shape { name: "single", groups: &[SINGLE], comes: &[] },
@@ -101,6 +108,11 @@ const SHAPES: &[Shape] = &[
         name: "meta-single+mirror2",
         groups: &[SINGLE.for_metadata(), mirror(2)],
         comes: COMES,
+    },
+    Shape {
+        name: "meta-mirror2+round-robin-2",
+        groups: &[mirror(2).for_metadata(), round_robin(2)],
+        comes: COMES_IN_TURN,
     },
 ];
 

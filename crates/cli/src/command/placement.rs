@@ -1,0 +1,49 @@
+//! `holdfast placement`: which disk group the data of files comes from, shown and set.
+
+use serde_json::json;
+
+use super::quota::with;
+use crate::args::placement::{PlacementArgs, PlacementCommand};
+use crate::backend::Backend;
+use crate::control::{Answer, Request};
+use crate::exit;
+use crate::output::Output;
+
+pub(crate) fn run(
+    args: &PlacementArgs,
+    backend: &dyn Backend,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    match &args.command {
+        PlacementCommand::Set { fileset, path, placement, recursive } => {
+            with(fileset, backend, true, output, |at, name| {
+                let request = Request::PlacementSet {
+                    fileset: name.to_owned(),
+                    path: path.clone(),
+                    placement: placement.to_string(),
+                    is_recursive: *recursive,
+                };
+                let Answer::Count(changed) = at.ask(&request)? else {
+                    anyhow::bail!("{}: the server answered nonsense", at.pool.display())
+                };
+                let line = format!("{path} has placement {placement} now, {changed} files");
+                let facts = json!({ "fileset": name, "path": path,
+                                    "placement": placement.to_string(), "files": changed });
+                Ok((line, facts))
+            })?;
+        }
+        PlacementCommand::Show { fileset, path } => {
+            with(fileset, backend, false, output, |at, name| {
+                let request =
+                    Request::PlacementShow { fileset: name.to_owned(), path: path.clone() };
+                let Answer::Placement(placement) = at.ask(&request)? else {
+                    anyhow::bail!("{}: the server answered nonsense", at.pool.display())
+                };
+                let line = format!("{path} has placement {placement}");
+                let facts = json!({ "fileset": name, "path": path, "placement": placement });
+                Ok((line, facts))
+            })?;
+        }
+    }
+    Ok(exit::DONE)
+}

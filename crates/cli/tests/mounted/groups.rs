@@ -1,0 +1,165 @@
+//! Disk groups as a user meets them: devices that are added and removed one by one, files that
+//! prefer one, and each file on one device of a round-robin.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::Path;
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use crate::{Mounted, can_mount, write};
+
+const PLACEMENT: &str = "user.holdfast.placement";
+const FILE_BYTES: usize = 400_000;
+
+/// Returns whether the program did what it was told, and what it said.
+fn told(mounted: &Mounted, arguments: &[&str]) -> (bool, String) {
+    let output = mounted.run(arguments);
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Returns what `explain` says of a file that is durable.
+fn explained(mounted: &Mounted, name: &str) -> String {
+    let file = File::open(mounted.path(name)).expect("it is there");
+    file.sync_all().expect("there is room");
+    told(mounted, &["explain", &mounted.text(&format!("mnt/{name}"))]).1
+}
+
+fn placement_of(path: &Path) -> String {
+    let mut value = [0; 32];
+    let length = rustix::fs::getxattr(path, PLACEMENT, &mut value).expect("each has one");
+    String::from_utf8_lossy(&value[..length]).into_owned()
+}
+
+/// Goal: a device is added to a pool in use, files prefer it, and it is removed with all that it
+/// holds moved elsewhere; what cannot be is refused in words, and nothing is left behind.
+#[test]
+fn a_device_is_added_preferred_and_removed() {
+    if !can_mount("a_device_is_added_preferred_and_removed") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let (directory, more) = (mounted.text("mnt"), mounted.text("more.hf"));
+    let (is_added, refusal) = told(&mounted, &["device", "add", &directory, &more]);
+    assert!(!is_added && refusal.contains("--size"), "{refusal}");
+    assert!(!Path::new(&more).exists());
+    mounted.holdfast(&["device", "add", &directory, &more, "--size", "128M"]);
+    let (_, list) = told(&mounted, &["device", "list", &directory]);
+    assert!(list.contains("group 1") && list.contains(&more), "{list}");
+
+    fs::create_dir(mounted.path("films")).expect("the name is new");
+    mounted.holdfast(&["placement", "set", &directory, "films", "1"]);
+    let (_, shown) = told(&mounted, &["placement", "show", &directory, "films"]);
+    assert!(shown.contains("films has placement 1"), "{shown}");
+    for number in 0..6_u8 {
+        let name = format!("films/f{number}");
+        write(&mounted.path(&name), &[number; FILE_BYTES]);
+        assert_eq!(placement_of(&mounted.path(&name)), "1");
+        let explained = explained(&mounted, &name);
+        assert!(explained.contains("comes from disk group 1"), "{explained}");
+        assert!(explained.contains("of disk group 1: Data"), "{explained}");
+    }
+    let set = |value: &str| {
+        let value = value.as_bytes();
+        rustix::fs::setxattr(mounted.path("films/f0"), PLACEMENT, value, XattrFlags::empty())
+    };
+    set("0").expect("it is there");
+    assert_eq!(placement_of(&mounted.path("films/f0")), "0");
+    assert_eq!(set("2"), Err(Errno::INVAL));
+    let (is_set, refusal) = told(&mounted, &["placement", "set", &directory, "films", "2"]);
+    assert!(!is_set && refusal.contains("there is no disk group 2"), "{refusal}");
+    let (is_set, refusal) = told(&mounted, &["placement", "set", &directory, "films", "fast"]);
+    assert!(!is_set && refusal.contains("is no placement"), "{refusal}");
+
+    let (is_gone, refusal) = told(&mounted, &["device", "remove", &directory, "0"]);
+    assert!(!is_gone && refusal.contains("has the metadata and stays"), "{refusal}");
+    let (is_gone, refusal) = told(&mounted, &["device", "remove", &directory, "7"]);
+    assert!(!is_gone && refusal.contains("no device 7"), "{refusal}");
+    mounted.holdfast(&["device", "remove", &directory, &more, "--wait"]);
+    let (_, list) = told(&mounted, &["device", "list", &directory]);
+    assert!(!list.contains(&more), "{list}");
+    for number in 0..6_u8 {
+        let content = fs::read(mounted.path(&format!("films/f{number}")));
+        assert!(content.expect("it is there") == [number; FILE_BYTES], "file {number}");
+    }
+    let explained = explained(&mounted, "films/f3");
+    assert!(explained.contains("1, which is preferred, is gone"), "{explained}");
+    mounted.unmount();
+    let (is_pool, _) = told(&mounted, &["check", &more]);
+    assert!(!is_pool, "its label is off");
+    // A pool that is not mounted is opened for it.
+    mounted.holdfast(&["device", "add", &mounted.text("pool.hf"), &more, "--force"]);
+    mounted.holdfast(&["device", "remove", &mounted.text("pool.hf"), "1"]);
+    mounted.mount(&[]);
+    mounted.finish();
+}
+
+/// Goal: a device that would take the redundancy of a pool is added only where that is said, and
+/// one that shares a disk group is not removed alone.
+#[test]
+fn a_device_of_several_is_not_added_or_removed_alone() {
+    if !can_mount("a_device_of_several_is_not_added_or_removed_alone") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let [first, other, more] = ["m0", "m1", "more"].map(|name| mounted.text(name));
+    let group = format!("mirror:{first},{other}");
+    mounted.holdfast(&["create", "--group", &group, "--size", "64M"]);
+    let size = ["--size", "64M"];
+    let add = ["device", "add", &first, &more];
+    let (is_added, refusal) = told(&mounted, &[&add[..], &size].concat());
+    assert!(!is_added && refusal.contains("group add"), "{refusal}");
+    let missing = fs::metadata(&more).expect_err("nothing is left behind");
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    let (is_gone, refusal) = told(&mounted, &["device", "remove", &first, &other]);
+    assert!(!is_gone && refusal.contains("one of 2 devices of disk group 0"), "{refusal}");
+    mounted.holdfast(&["device", "add", &first, &more, "--spare", "--force"]);
+    mounted.holdfast(&["device", "remove", &first, &more]);
+    mounted.holdfast(&["check", &first]);
+}
+
+/// Goal: files on a mounted round-robin lie each on one device, in turn, and read back after a
+/// mount that was told of any one of its devices.
+#[test]
+fn files_of_a_round_robin_lie_each_on_one_device() {
+    if !can_mount("files_of_a_round_robin_lie_each_on_one_device") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let [meta, one, two] = ["meta", "r0", "r1"].map(|name| mounted.text(name));
+    let [metadata, data] =
+        [format!("single:{meta}=metadata,journal"), { format!("round-robin:{one},{two}=data") }];
+    let groups = ["--group", &metadata, "--group", &data, "--size", "64M"];
+    mounted.holdfast(&[&["create"], &groups[..]].concat());
+    let directory = mounted.text("mnt");
+    mounted.holdfast(&["mount", &two, &directory, "--daemon"]);
+    let mut turns = Vec::new();
+    for number in 0..6_u8 {
+        let name = format!("f{number}");
+        write(&mounted.path(&name), &[number; FILE_BYTES]);
+        let explained = explained(&mounted, &name);
+        let on = |device: u8| explained.contains(&format!("on its device {device}"));
+        assert!(on(0) != on(1), "file {number}: {explained}");
+        turns.push(on(1));
+    }
+    assert!(turns.contains(&true) && turns.contains(&false), "{turns:?}");
+    mounted.unmount();
+    mounted.holdfast(&["check", &one]);
+    mounted.holdfast(&["mount", &meta, &directory, "--daemon"]);
+    for number in 0..6_u8 {
+        let content = fs::read(mounted.path(&format!("f{number}"))).expect("it is there");
+        assert!(content == [number; FILE_BYTES], "file {number}");
+    }
+    mounted.unmount();
+    // A file beside the others would be found by its label.
+    fs::create_dir(mounted.text("far")).expect("the name is new");
+    fs::rename(&one, mounted.text("far/r0")).expect("it is ours");
+    let (is_mounted, refusal) = told(&mounted, &["mount", &meta, &directory, "--daemon"]);
+    assert!(!is_mounted && refusal.contains(&one), "{refusal}");
+    fs::rename(mounted.text("far/r0"), &one).expect("it is ours");
+    mounted.holdfast(&["check", &two]);
+}
