@@ -6,8 +6,10 @@ use engine::{DiskGroupError, Pool};
 use format::fileset::{FilesetName, NamePart};
 use format::members::Layout;
 use runtime::prng::Prng;
-use storage::device::sim::{Image, Recording};
-use storage::device::{Device, Purpose};
+use runtime::sync::Mutex;
+use runtime::sync::sim::{Scheduler, current, sleep_until};
+use storage::device::sim::{Fault, FaultPlan, Image, Recording};
+use storage::device::{Device, Purpose, RequestKind};
 
 use super::groups::{check_all, content, group_of, groups, labelled, new_pool};
 use super::{Devices, POOL_BYTES, devices_of, get, open, put};
@@ -322,4 +324,48 @@ fn a_cut_while_a_group_is_removed_loses_nothing_and_it_goes_on() {
     }
     println!("{states} states, {resumed} of them went on");
     assert!(resumed > 20, "{resumed} of {states}");
+}
+
+/// Goal: who waits for a change of the disk groups that is under way keeps no writer waiting.
+/// Method: the device that is added answers its first write after ten seconds of virtual time.
+#[test]
+fn writers_go_on_while_a_removal_waits_for_an_addition() {
+    const DELAY_NS: u64 = 10_000_000_000;
+    let devices = new_pool(Layout::Single, 1, 2, 3 * POOL_BYTES);
+    let pool = open(&devices[..1]).expect("it was closed");
+    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    let fault = Fault::Delay { kind: RequestKind::Write, nth: 0, delay_ns: DELAY_NS };
+    devices[2].arm(FaultPlan { faults: vec![fault] });
+    let (scheduler, ended) = (Scheduler::new(1), Mutex::new(Vec::new()));
+    let (pool, devices, ended) = (&pool, &devices, &ended);
+    let note = |what: &'static str| {
+        let now_ns = current().expect("within a run").now_ns();
+        ended.lock().push((what, now_ns));
+    };
+    let add = move || {
+        pool.add_disk_group(&group_of(devices, Layout::Single, &[2])).expect("it fits");
+        note("added");
+    };
+    let remove = move || {
+        sleep_until(1_000_000);
+        pool.remove_disk_group(1).expect("it fits elsewhere");
+        note("leaving");
+    };
+    let write = move || {
+        sleep_until(1_000_000_000);
+        for file in 0..4 {
+            put(pool, &name(file), &content(file, 1, 1 << 20)).expect("there is room");
+        }
+        note("written");
+    };
+    scheduler.run(vec![
+        ("add".to_owned(), Box::new(add)),
+        ("remove".to_owned(), Box::new(remove)),
+        ("write".to_owned(), Box::new(write)),
+    ]);
+    let ended = ended.lock().clone();
+    let at = |what| ended.iter().find(|it| it.0 == what).expect("it ended").1;
+    assert!(at("written") < DELAY_NS, "a writer waited: {ended:?}");
+    assert!(at("added") >= DELAY_NS && at("leaving") >= DELAY_NS, "{ended:?}");
+    finish(pool, 2, "behind an addition");
 }

@@ -4,20 +4,22 @@
 use std::sync::Arc;
 
 use engine::Pool;
+use engine::vnode::api::FsError;
 use format::members::MemberState;
 use format::superblock::Superblock;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
-use storage::device::{Purpose, RequestKind, SharedDevice};
+use storage::device::{DeviceError, Purpose, RequestKind, SharedDevice};
 use storage::members::{Found, MembersError, judge};
 use storage::pool::{read_superblock, write_superblock_copy};
-use storage::volume::{ReplaceError, SpareError};
+use storage::volume::{ReplaceError, ReturnError, SpareError};
 
 use super::raid5::{MEMBER_BYTES, all_but, content, new_raid5};
 use super::rebuild::{begin, finish, states};
 use super::{Devices, POOL_BYTES, devices_of, get, new_mirror, open, put, reopened};
 
 const SPARE: [u8; 16] = [81; 16];
+const OTHER: [u8; 16] = [82; 16];
 /// Length of a file: some segments of a small pool.
 const FILE_BYTES: usize = 150_000;
 
@@ -364,4 +366,54 @@ fn a_cut_at_any_moment_leaves_a_spare_or_a_member() {
     }
     println!("{judged} states, in {taken} the spare was needed");
     assert!(judged > 300 && taken > 100, "{judged} {taken}");
+}
+
+/// Goal: whoever asks for a change of members that the labels cannot tell of gets an error, and
+/// nothing is acknowledged from then on. Method: the last member fails while its label is written,
+/// and is well again afterwards.
+#[test]
+fn a_change_that_no_label_tells_of_stops_the_pool() {
+    type Ask = fn(&Pool, &Devices) -> Option<DeviceError>;
+    let asks: [(&str, Ask); 5] = [
+        ("a spare", |pool, devices| match add(pool, &devices[4], OTHER) {
+            Err(SpareError::Device(error)) => Some(error),
+            Err(_) | Ok(()) => None,
+        }),
+        ("no spare", |pool, _| match pool.remove_spare(SPARE) {
+            Err(SpareError::Device(error)) => Some(error),
+            Err(_) | Ok(()) => None,
+        }),
+        ("a replacement", |pool, devices| {
+            let device: SharedDevice = Arc::<SimDevice>::clone(&devices[4]);
+            match pool.replace_member(1, device, OTHER) {
+                Err(ReplaceError::Device(error)) => Some(error),
+                Err(_) | Ok(()) => None,
+            }
+        }),
+        ("a return", |pool, _| match pool.return_member_in(1) {
+            Err(ReturnError::Device(error)) => Some(error),
+            Err(_) | Ok(()) => None,
+        }),
+        ("a failure", |pool, _| match pool.fail_member(1) {
+            Err(ReplaceError::Device(error)) => Some(error),
+            Err(_) | Ok(()) => None,
+        }),
+    ];
+    for (what, ask) in asks {
+        let devices = with_blank(&new_mirror(3), &[POOL_BYTES, POOL_BYTES]);
+        let pool = open(&devices[..3]).expect("it is new");
+        write(&pool, 1);
+        add(&pool, &devices[3], SPARE).expect("it is blank");
+        pool.fail_member(2).expect("two are left");
+        if what != "a failure" {
+            pool.fail_member(1).expect("one is left");
+        }
+        break_writes(&devices[0], 0);
+        let error = ask(&pool, &devices).unwrap_or_else(|| panic!("{what}: no error"));
+        assert!(error.to_string().contains("/sim/d0"), "{what}: {error}");
+        devices[0].arm(FaultPlan { faults: Vec::new() });
+        assert!(pool.status().read_only.is_some(), "{what}: it goes on");
+        let refused = super::put(&pool, "new", b"new").expect_err("nothing is acknowledged");
+        assert!(matches!(refused, FsError::ReadOnly { .. }), "{what}: {refused}");
+    }
 }

@@ -41,7 +41,7 @@ mod spares;
 mod striped;
 
 pub use composite::{Compared, Composite, Healed, ParityMended, Remade, Verify};
-pub use growth::{AddGroupError, NewGroup, check_width};
+pub use growth::{AddGroupError, Changing, NewGroup, check_width};
 pub use joining::{Copied, ReplaceError};
 pub use open::Opening;
 pub use ranges::{Hold, InFlight};

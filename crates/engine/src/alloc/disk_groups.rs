@@ -60,6 +60,15 @@ pub(crate) struct Left {
     pub(crate) segments: Vec<SegmentId>,
 }
 
+/// What was read of disk groups before they are noted.
+#[derive(Debug, Default)]
+struct Found {
+    /// How many groups are in use, of ranges that are not known yet.
+    used: Vec<(GroupRange, u32)>,
+    /// What the fronts take of disk groups that leave, in fragments.
+    fronts: u64,
+}
+
 /// What allocation groups have room for and hold.
 #[derive(Debug, Default)]
 pub(crate) struct GroupsSpace {
@@ -99,6 +108,11 @@ impl Share {
     pub(super) fn first(geometry: &Geometry) -> Share {
         let kind = Kind::new(0, None, geometry.first_stripe);
         Share::new((0, None, kind), 0..geometry.group_count)
+    }
+
+    /// Whether it is that of `range`.
+    fn is_of(&self, range: &GroupRange) -> bool {
+        self.disk_group == range.disk_group && self.lane == range.lane
     }
 
     fn added(range: &GroupRange) -> Share {
@@ -142,46 +156,56 @@ impl Allocator {
     ///
     /// A failure to read the group table.
     pub(crate) fn note_disk_groups(&self) -> FsResult<u64> {
-        self.note_in(&mut self.state.lock())
+        let (mut state, geometry) = (self.state.lock(), self.geometry());
+        let found = self.look_at(&state, geometry, None)?;
+        self.note(&mut state, geometry, &found);
+        Ok(found.used.iter().map(|(_, used)| u64::from(*used)).sum())
     }
 
-    fn note_in(&self, state: &mut State) -> FsResult<u64> {
-        let geometry = self.geometry();
-        let mut used_in_all = 0;
-        let has = |number: u8| geometry.added.iter().any(|range| range.disk_group == number);
-        state.shares.retain(|share| share.disk_group == 0 || has(share.disk_group));
-        for range in &geometry.added {
-            let is_it = |share: &&mut Share| {
-                share.disk_group == range.disk_group && share.lane == range.lane
-            };
-            let known = state.shares.iter_mut().find(is_it);
-            if let Some(share) = known {
-                share.is_leaving = range.is_leaving;
-                continue;
-            }
-            let mut share = Share::added(range);
+    /// Reads what is to be noted of the disk groups of `geometry`, if `leaving` leaves too.
+    fn look_at(&self, state: &State, geometry: &Geometry, leaving: Option<u8>) -> FsResult<Found> {
+        let is_known = |range: &GroupRange| state.shares.iter().any(|share| share.is_of(range));
+        let mut found = Found::default();
+        for range in geometry.added.iter().filter(|range| !is_known(range)) {
             let mut used = 0;
             for number in range.numbers() {
                 used += u32::from(self.is_initialised(number)?);
             }
-            share.unused = range.count - used;
-            share.is_leaving = range.is_leaving;
-            used_in_all += u64::from(used);
-            state.shares.push(share);
+            found.used.push((*range, used));
         }
-        let stays = |number: &u32| geometry.range_of(*number).is_none_or(|range| !range.is_leaving);
-        let staying = geometry.groups().filter(stays);
-        let staying: u64 = staying.map(|number| capacity_of(geometry, number)).sum();
-        let mut fronts = 0;
-        for range in geometry.added.iter().filter(|range| range.is_leaving) {
-            fronts += if planted::is(Planted::LeavingIsRoom) {
+        let leaves = |range: &&GroupRange| range.is_leaving || Some(range.disk_group) == leaving;
+        for range in geometry.added.iter().filter(leaves) {
+            found.fronts += if planted::is(Planted::LeavingIsRoom) {
                 range.numbers().map(|number| capacity_of(geometry, number)).sum()
             } else {
                 self.fronts_in(range.numbers())?
             };
         }
+        Ok(found)
+    }
+
+    /// Notes the disk groups of `geometry`, of which `found` was read. It cannot fail: labels may
+    /// say so already.
+    fn note(&self, state: &mut State, geometry: &Geometry, found: &Found) {
+        let has = |number: u8| geometry.added.iter().any(|range| range.disk_group == number);
+        state.shares.retain(|share| share.disk_group == 0 || has(share.disk_group));
+        for range in &geometry.added {
+            if let Some(share) = state.shares.iter_mut().find(|share| share.is_of(range)) {
+                share.is_leaving = range.is_leaving;
+                continue;
+            }
+            let is_it = |(of, _): &&(GroupRange, u32)| of.first == range.first;
+            let used = found.used.iter().find(is_it).map_or(0, |(_, used)| *used);
+            let mut share = Share::added(range);
+            share.unused = range.count.saturating_sub(used);
+            share.is_leaving = range.is_leaving;
+            state.shares.push(share);
+        }
+        let stays = |number: &u32| geometry.range_of(*number).is_none_or(|range| !range.is_leaving);
+        let staying = geometry.groups().filter(stays);
+        let staying: u64 = staying.map(|number| capacity_of(geometry, number)).sum();
         // GR3.
-        state.capacity = staying + fronts;
+        state.capacity = staying + found.fronts;
         // Where data is elsewhere metadata has all of the first; so it has once others have left.
         let others = state.shares.iter().filter(|share| share.disk_group != 0 && !share.is_leaving);
         let is_shared = others.count() > 0 && geometry.first_has_data;
@@ -189,7 +213,6 @@ impl Allocator {
         let kept = u64::from(kept) * u64::from(geometry.segment_fragments);
         let reserve = reserve_of(geometry, staying, self.block_shift) + kept;
         state.reserve = reserve.min(staying / 3);
-        Ok(used_in_all)
     }
 
     /// Returns how many fragments the fronts of those of groups `numbers` have that are in use.
@@ -205,11 +228,11 @@ impl Allocator {
     /// Asks `decide`, who is told whether a disk group can go, to make durable that it leaves; if
     /// it is so its room counts no more. The lock is held from the answer on: nobody takes
     /// meanwhile what was found to be there for what must move (GR3). LOCK: that of the labels is
-    /// below it.
+    /// below it; whoever calls changes the disk groups alone ([`storage::volume::Changing`]).
     ///
     /// # Errors
     ///
-    /// What `decide` says, or a failure to read the maps.
+    /// What `decide` says, or a failure to read the maps: it has not begun to leave then.
     pub(crate) fn begin_leaving<E: From<FsError>>(
         &self,
         disk_group: u8,
@@ -217,8 +240,10 @@ impl Allocator {
     ) -> Result<(), E> {
         let mut state = self.state.lock();
         let answer = self.can_leave(&state, disk_group)?;
+        // Whatever can fail is done before the labels say so.
+        let found = self.look_at(&state, self.geometry(), Some(disk_group))?;
         decide(answer)?;
-        self.note_in(&mut state)?;
+        self.note(&mut state, self.geometry(), &found);
         Ok(())
     }
 

@@ -167,22 +167,30 @@ impl Pool {
         if number == 0 {
             return Err(DiskGroupError::First);
         }
-        let (.., added) = self.disk_group_table();
-        let group = added.into_iter().find(|group| group.number == number);
-        let group = group.ok_or(DiskGroupError::None { number })?;
-        if group.state == DiskGroupState::Leaving {
+        let state = || {
+            let (.., added) = self.disk_group_table();
+            let group = added.into_iter().find(|group| group.number == number);
+            group.map(|group| group.state).ok_or(DiskGroupError::None { number })
+        };
+        if state()? == DiskGroupState::Leaving {
             return Ok(());
         }
         // What was freed, and what memory holds, counts as it is.
         self.core.sync_all()?;
         self.checkpoint()?;
+        let volume = self.volume();
+        let changing = volume.changing();
+        // Somebody else may have had it before.
+        if state()? == DiskGroupState::Leaving {
+            return Ok(());
+        }
         let shift = self.volume().geometry().fragment_shift;
         self.core.store.alloc.begin_leaving(number, |answer| match answer {
             CanLeave::LastForData => Err(DiskGroupError::LastForData { number }),
             CanLeave::NoRoom { fragments } => {
                 Err(DiskGroupError::NoRoom { number, missing_bytes: fragments << shift })
             }
-            CanLeave::Yes => self.volume().begin_leaving(number).map_err(|error| {
+            CanLeave::Yes => changing.begin_leaving(number).map_err(|error| {
                 if let AddGroupError::Device(cause) = &error {
                     let _ = journal.fail(cause);
                 }

@@ -66,7 +66,31 @@ impl Pool {
     ///
     /// See [`SpareError`].
     pub fn add_spare(&self, device: SharedDevice, id: [u8; 16]) -> Result<(), SpareError> {
-        self.volume().add_spare(device, id)
+        self.volume().add_spare(device, id).inspect_err(|error| self.stop_after_spare(error))
+    }
+
+    /// T5: a label could not be written where it must be: nothing may be acknowledged any more.
+    fn stop_writing(&self, cause: &DeviceError) {
+        let _ = self.core.store.journal.fail(cause);
+    }
+
+    fn stop_after(&self, error: &ReplaceError) {
+        if let ReplaceError::Device(cause) = error {
+            self.stop_writing(cause);
+        }
+    }
+
+    fn stop_after_return(&self, error: &ReturnError) {
+        if let ReturnError::Device(cause) | ReturnError::Unfit(ReplaceError::Device(cause)) = error
+        {
+            self.stop_writing(cause);
+        }
+    }
+
+    fn stop_after_spare(&self, error: &SpareError) {
+        if let SpareError::Device(cause) | SpareError::Unfit(ReplaceError::Device(cause)) = error {
+            self.stop_writing(cause);
+        }
     }
 
     /// Makes the spare called `id` one no longer, and takes its label off.
@@ -75,7 +99,7 @@ impl Pool {
     ///
     /// See [`SpareError`].
     pub fn remove_spare(&self, id: [u8; 16]) -> Result<(), SpareError> {
-        self.volume().remove_spare(id)
+        self.volume().remove_spare(id).inspect_err(|error| self.stop_after_spare(error))
     }
 
     /// Puts a spare into the place of a member that has failed or is missing, if there are both.
@@ -96,7 +120,8 @@ impl Pool {
     ///
     /// See [`ReturnError`].
     pub fn return_member(&self, device: SharedDevice) -> Result<(), ReturnError> {
-        let slot = self.volume().begin_return(device)?;
+        let begun = self.volume().begin_return(device);
+        let slot = begun.inspect_err(|error| self.stop_after_return(error))?;
         self.begin_rebuild(slot);
         Ok(())
     }
@@ -107,7 +132,8 @@ impl Pool {
     ///
     /// See [`ReturnError`].
     pub fn return_member_in(&self, slot: usize) -> Result<(), ReturnError> {
-        self.volume().begin_return_of(slot)?;
+        let begun = self.volume().begin_return_of(slot);
+        begun.inspect_err(|error| self.stop_after_return(error))?;
         self.begin_rebuild(slot);
         Ok(())
     }
@@ -166,8 +192,16 @@ impl Pool {
             return Err(ReplaceError::Needed { slot });
         }
         let Some(device) = at.writable() else { return Ok(()) };
-        let error = DeviceError::Failed { device: device.info().name.clone() };
-        Ok(set.fail(own, device, error)?)
+        let name = device.info().name.clone();
+        let error = DeviceError::Failed { device: name.clone() };
+        set.fail(own, device, error).map_err(|failed| {
+            if matches!(&failed, DeviceError::Failed { device } if *device == name) {
+                // Another was lost meanwhile, and nothing is changed.
+                return ReplaceError::Needed { slot };
+            }
+            self.stop_writing(&failed);
+            ReplaceError::Device(failed)
+        })
     }
 
     /// Puts `device` in the place of the member in `slot`. A job makes all anew that it should have
@@ -182,7 +216,8 @@ impl Pool {
         device: SharedDevice,
         id: [u8; 16],
     ) -> Result<(), ReplaceError> {
-        self.volume().begin_replace(slot, device, id)?;
+        let begun = self.volume().begin_replace(slot, device, id);
+        begun.inspect_err(|error| self.stop_after(error))?;
         self.begin_rebuild(slot);
         Ok(())
     }

@@ -26,6 +26,7 @@ use format::page::PAGE_BYTES;
 use format::stripes::{StripeShape, StripeWidth};
 use format::superblock::{DISK_GROUPS_MAX, Superblock, SuperblockError};
 use runtime::planted::{self, Planted};
+use runtime::sync::MutexGuard;
 
 use super::composite::Composite;
 use super::groups::{Groups, Part};
@@ -138,6 +139,24 @@ pub enum AddGroupError {
     /// What a device said on which the pool lies: it must stop writing.
     #[error(transparent)]
     Device(#[from] DeviceError),
+}
+
+/// Whoever has it changes the disk groups, and nobody else does.
+#[derive(Debug)]
+pub struct Changing<'v> {
+    volume: &'v Volume,
+    _held: MutexGuard<'v, ()>,
+}
+
+impl Changing<'_> {
+    /// Says in the labels that a disk group leaves, durably: an open goes on with that.
+    ///
+    /// # Errors
+    ///
+    /// See [`AddGroupError`]; only after [`AddGroupError::Device`] must the pool stop writing.
+    pub fn begin_leaving(&self, disk_group: u8) -> Result<(), AddGroupError> {
+        self.volume.say_leaving(disk_group)
+    }
 }
 
 impl Volume {
@@ -259,13 +278,15 @@ impl Volume {
         if number + kept < EDITIONS_MAX { Ok(number) } else { Err(AddGroupError::Often) }
     }
 
-    /// Says in the labels that a disk group leaves, durably: an open goes on with that.
-    ///
-    /// # Errors
-    ///
-    /// See [`AddGroupError`]; only after [`AddGroupError::Device`] must the pool stop writing.
-    pub fn begin_leaving(&self, disk_group: u8) -> Result<(), AddGroupError> {
-        let _changing = self.editions.changing.lock();
+    /// Waits for whoever changes the disk groups, and lets nobody else begin until the answer is
+    /// dropped. LOCK: above that of the allocator, for an addition holds it while it writes.
+    #[must_use]
+    pub fn changing(&self) -> Changing<'_> {
+        Changing { volume: self, _held: self.editions.changing.lock() }
+    }
+
+    /// See [`Changing::begin_leaving`].
+    fn say_leaving(&self, disk_group: u8) -> Result<(), AddGroupError> {
         // What is kept for the others an addition has seen to.
         let number = self.next_edition(CHANGES_TO_LEAVE - 1)?;
         let Some(set) = self.members() else { return Ok(()) };

@@ -95,7 +95,7 @@ pub enum ReplaceError {
         /// Of the pool.
         most_bytes: u32,
     },
-    /// What a member said.
+    /// What a member said: the pool must stop writing.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }

@@ -67,7 +67,10 @@ pub enum SpareError {
          spares are for a mirror or raid5"
     )]
     NoUse,
-    /// What a device said.
+    /// What the device said that was to become one. Nothing was changed.
+    #[error("{0}; it is no spare")]
+    NewDevice(DeviceError),
+    /// What a member said: the pool must stop writing.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
@@ -161,7 +164,7 @@ impl Volume {
         label.device_index = u16::try_from(behind).expect("a pool has few devices");
         // Past that of a creation, which is read as one that was cut off.
         label.sequence += 1;
-        let write = || write_label(&device, &label);
+        let write = || write_label(&device, &label).map_err(SpareError::NewDevice);
         let is_late = planted::is(Planted::SpareListedFirst);
         if !is_late {
             // HS1.
@@ -178,7 +181,7 @@ impl Volume {
         })?;
         if is_full {
             // Another came between.
-            blank_label(&device)?;
+            blank_label(&device).map_err(SpareError::NewDevice)?;
             return Err(SpareError::TooMany);
         }
         if is_late {
