@@ -1,7 +1,7 @@
 //! A stripe from end to end: made, opened, written, cut, and without one of its devices. Data is
 //! there once, so what a device takes with it is named, and nothing else is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, Ino};
@@ -9,7 +9,7 @@ use engine::{CreateOptions, OpenError, OpenOptions, Pool};
 use format::members::{Layout, MemberState};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
-use storage::device::sim::{Fault, FaultPlan, Image};
+use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
 use storage::device::{AlignedBuffer, Device, Purpose, RequestKind, SharedBytes};
 use storage::pool::read_superblock;
 use storage::volume::{Opening, Volume};
@@ -168,6 +168,59 @@ fn a_lost_member_takes_its_data_alone_and_only_where_the_user_says_so() {
         }
         put(&pool, "new", &content(1, 9_000)).expect("it takes writes");
         pool.close().expect("they take it");
+    }
+}
+
+/// Goal: in what is left without a member, a page of metadata whose first copy is bad is read from
+/// its second, beside a log that is replayed as well; and nothing is written, be it to repair.
+/// Method: rot in each page of one member that another has too, the lost one apart.
+#[test]
+fn what_is_left_without_a_member_is_read_from_second_copies() {
+    let (count, files) = (4, 30);
+    for is_closed in [true, false] {
+        let devices = reopened(&new_stripe(count), &all_but(count, count));
+        let pool = open(&devices).expect("all are there");
+        for number in 0..files {
+            put(&pool, &format!("file{number}"), &content(number, 200)).expect("there is room");
+        }
+        pool.checkpoint().expect("nothing fails");
+        for number in 0..files / 2 {
+            put(&pool, &format!("file{number}"), &content(number, 220)).expect("there is room");
+        }
+        if is_closed {
+            pool.close().expect("they take it");
+        }
+        drop(pool);
+        let left = reopened(&devices, &all_but(count, count - 1));
+        let label = read_superblock(left[0].as_ref()).expect("it is a member").current;
+        let start = label.geometry.groups_offset;
+        let page_of = |device: &SimDevice, offset| {
+            device.read(Purpose::Check, offset, 4096).expect("in range").to_vec()
+        };
+        let offsets = || (start..MEMBER_BYTES - (256 << 10)).step_by(4096);
+        let others: BTreeSet<Vec<u8>> = left[1..]
+            .iter()
+            .flat_map(|device| offsets().map(|offset| page_of(device, offset)))
+            .collect();
+        let mut rotten = 0;
+        for offset in offsets() {
+            let page = page_of(&left[0], offset);
+            if page.iter().any(|byte| *byte != 0) && others.contains(&page) {
+                left[0].rot(offset + 2000, 1);
+                rotten += 1;
+            }
+        }
+        assert!(rotten > 5, "{rotten} pages have a copy on another member");
+        let left = reopened(&left, &[0, 1, 2]);
+        let pool = open_lacking(&left, true).expect("second copies are there");
+        for number in 0..files {
+            let length = if number < files / 2 { 220 } else { 200 };
+            let found = get(&pool, &format!("file{number}"));
+            assert!(found == Some(content(number, length)), "file{number}, closed: {is_closed}");
+        }
+        pool.close().expect("there is nothing to write");
+        drop(pool);
+        assert_eq!(changes_to(&left), 0, "something was written, closed: {is_closed}");
     }
 }
 

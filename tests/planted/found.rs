@@ -309,6 +309,11 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "stripe::a_lost_member_takes_its_data_alone_and_only_where_the_user_says_so",
     ),
+    (
+        "BelowWithoutCopies",
+        "members",
+        "stripe::what_is_left_without_a_member_is_read_from_second_copies",
+    ),
     ("SpareListedFirst", "members", "spares::a_cut_at_any_moment_leaves_a_spare_or_a_member"),
     (
         "SpareBelieved",

@@ -147,6 +147,7 @@ bugs! {
     StripeLostAsZeros: "What a stripe has lost with a member is read as zeros (R6).",
     StripeDoneWithout: "A stripe goes on without a member that has failed (R7).",
     LackingPoolWritten: "A pool of which data is missing is written when it is looked at (MJ6).",
+    BelowWithoutCopies: "A pool of which data is missing is read without its second copies.",
     SpareListedFirst: "Labels list a spare that has no label of its own yet (HS1).",
     SpareBelieved: "The label of a spare says what the pool is (MJ5).",
     SparesForgotten: "A label that is written for another reason lists the spares of before.",

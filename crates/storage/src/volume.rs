@@ -26,6 +26,7 @@
 //! journal, double-write area and group table go to all. Of what is in groups the purpose of a
 //! request says how it is kept ([`Purpose::redundancy`]).
 
+mod below;
 mod composite;
 mod groups;
 mod growth;
@@ -54,6 +55,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use self::below::Below;
 use self::groups::Part;
 use format::geometry::Geometry;
 use format::ids::Place;
@@ -78,6 +80,8 @@ struct Edition {
     device: SharedDevice,
     /// The same as `device`, over several; `None`: there is one.
     composite: Option<Arc<dyn Composite>>,
+    /// Of a space whose changes stay in memory: what else there is to read.
+    below: Option<Below>,
     /// The disk groups that `composite` is made of; none where there is one.
     parts: Vec<Part>,
     geometry: Geometry,
@@ -113,7 +117,8 @@ impl Volume {
     pub fn new(device: SharedDevice, geometry: Geometry) -> Volume {
         let composite = Arc::clone(&device).composite();
         let volume = Volume { editions: Arc::default() };
-        volume.set_edition(0, Edition { device, composite, parts: Vec::new(), geometry });
+        let (below, parts) = (None, Vec::new());
+        volume.set_edition(0, Edition { device, composite, below, parts, geometry });
         volume
     }
 
@@ -135,6 +140,10 @@ impl Volume {
 
     fn composite(&self) -> Option<&Arc<dyn Composite>> {
         self.now().composite.as_ref()
+    }
+
+    fn below(&self) -> Option<&Below> {
+        self.now().below.as_ref()
     }
 
     /// Returns where everything lies.
@@ -173,8 +182,8 @@ impl Volume {
         let of_one = |device| {
             let volume = Volume { editions: Arc::default() };
             let geometry = self.geometry().clone();
-            let parts = Vec::new();
-            volume.set_edition(0, Edition { device, composite: None, parts, geometry });
+            let (composite, below, parts) = (None, None, Vec::new());
+            volume.set_edition(0, Edition { device, composite, below, parts, geometry });
             volume
         };
         composite.copies().into_iter().map(of_one).collect()
@@ -194,10 +203,13 @@ impl Volume {
         length_bytes: usize,
         verify: Verify<'_>,
     ) -> Result<Healed, DeviceError> {
-        let Some(composite) = self.composite() else { return Ok(Healed::default()) };
         let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
-        let offset = self.offset_of(RequestKind::Read, place, wide)?;
-        composite.heal(purpose, offset, length_bytes, verify)
+        let offset = || self.offset_of(RequestKind::Read, place, wide);
+        if let Some(below) = self.below() {
+            return Ok(below.look(purpose, offset()?, length_bytes, verify));
+        }
+        let Some(composite) = self.composite() else { return Ok(Healed::default()) };
+        composite.heal(purpose, offset()?, length_bytes, verify)
     }
 
     /// Whether the units of the rows that a range lies in agree with their parity: see
@@ -222,11 +234,18 @@ impl Volume {
         place: Place,
         length_bytes: usize,
     ) -> Option<Result<AlignedBuffer, DeviceError>> {
-        let composite = self.composite()?;
+        let (below, composite) = (self.below(), self.composite());
+        if below.is_none() && composite.is_none() {
+            return None;
+        }
         let wide = u64::try_from(length_bytes).unwrap_or(u64::MAX);
-        match self.offset_of(RequestKind::Read, place, wide) {
-            Ok(offset) => composite.read_copy(copy, purpose, offset, length_bytes),
-            Err(error) => Some(Err(error)),
+        let offset = match self.offset_of(RequestKind::Read, place, wide) {
+            Ok(offset) => offset,
+            Err(error) => return Some(Err(error)),
+        };
+        match below {
+            Some(below) => below.read_copy(copy, purpose, offset, length_bytes),
+            None => composite?.read_copy(copy, purpose, offset, length_bytes),
         }
     }
 

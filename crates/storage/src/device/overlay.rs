@@ -68,7 +68,8 @@ impl OverlayDevice {
         Ok(())
     }
 
-    fn has_any(&self, offset: u64, length_bytes: u64) -> bool {
+    /// Whether any of a range was written: then the device below has it as it was before.
+    pub(crate) fn has_any(&self, offset: u64, length_bytes: u64) -> bool {
         let pages = self.pages.read();
         pages.range(offset / PAGE..(offset + length_bytes).div_ceil(PAGE)).next().is_some()
     }

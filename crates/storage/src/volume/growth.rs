@@ -366,7 +366,8 @@ impl Volume {
         let groups = Arc::new(Groups::new(first.clone(), added, &geometry));
         let composite: Arc<dyn Composite> = Arc::<Groups>::clone(&groups);
         let device: SharedDevice = groups;
-        self.set_edition(number, Edition { device, composite: Some(composite), parts, geometry });
+        let (composite, below) = (Some(composite), None);
+        self.set_edition(number, Edition { device, composite, below, parts, geometry });
     }
 }
 

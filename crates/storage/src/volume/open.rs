@@ -11,6 +11,7 @@ use format::page::PAGE_BYTES;
 use format::superblock::{Superblock, SuperblockError};
 use runtime::planted::{self, Planted};
 
+use super::below::Below;
 use super::composite::Composite;
 use super::groups::{Groups, Part};
 use super::mirror::Mirror;
@@ -102,8 +103,14 @@ impl Volume {
         if planted::is(Planted::LackingPoolWritten) {
             return self.clone();
         }
-        let over = OverlayDevice::new(Arc::clone(self.device()));
-        Volume::new(Arc::new(over), self.geometry().clone())
+        let over = Arc::new(OverlayDevice::new(Arc::clone(self.device())));
+        let device: SharedDevice = Arc::<OverlayDevice>::clone(&over);
+        let composite = self.composite().filter(|_| !planted::is(Planted::BelowWithoutCopies));
+        let below = composite.map(|it| Below { over, composite: Arc::clone(it) });
+        let volume = Volume { editions: Arc::default() };
+        let (composite, parts, geometry) = (None, Vec::new(), self.geometry().clone());
+        volume.set_edition(0, Edition { device, composite, below, parts, geometry });
+        volume
     }
 
     /// Returns the space of a pool that is being made on `devices`, as `superblock` lays it out.
@@ -153,7 +160,8 @@ impl Volume {
         let geometry = superblock.geometry.clone();
         let volume = Volume { editions: Arc::default() };
         let device: SharedDevice = Arc::<dyn Composite>::clone(&composite);
-        volume.set_edition(0, Edition { device, composite: Some(composite), parts, geometry });
+        let (composite, below) = (Some(composite), None);
+        volume.set_edition(0, Edition { device, composite, below, parts, geometry });
         Ok(volume)
     }
 }

@@ -1,0 +1,58 @@
+//! What lies beneath a space whose changes stay in memory: copies to read, none to write again.
+//!
+//! # Invariants
+//!
+//! - BW1: A range of which anything was written is read as it was written, and in no other way: what
+//!   lies below is of before.
+
+use std::sync::Arc;
+
+use super::composite::{Composite, Healed, Verify};
+use crate::convert::to_u64;
+use crate::device::{AlignedBuffer, Device, DeviceError, OverlayDevice, Purpose};
+
+/// See the module's header.
+#[derive(Clone, Debug)]
+pub(super) struct Below {
+    pub(super) over: Arc<OverlayDevice>,
+    pub(super) composite: Arc<dyn Composite>,
+}
+
+impl Below {
+    /// As [`Composite::read_copy`].
+    pub(super) fn read_copy(
+        &self,
+        copy: usize,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+    ) -> Option<Result<AlignedBuffer, DeviceError>> {
+        if self.over.has_any(offset, to_u64(length_bytes)) {
+            // BW1.
+            return (copy == 0).then(|| self.over.read(purpose, offset, length_bytes));
+        }
+        self.composite.read_copy(copy, purpose, offset, length_bytes)
+    }
+
+    /// As [`Composite::heal`], but that nothing is written again.
+    pub(super) fn look(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Healed {
+        let mut healed = Healed::default();
+        let read = |copy| self.read_copy(copy, purpose, offset, length_bytes);
+        for found in (0..).map_while(read) {
+            match found {
+                Ok(bytes) if verify(&bytes) => {
+                    healed.good += 1;
+                    healed.bytes.get_or_insert(bytes);
+                }
+                Ok(_) | Err(_) => healed.bad += 1,
+            }
+        }
+        healed
+    }
+}
