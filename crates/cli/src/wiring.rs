@@ -42,8 +42,8 @@ use self::moves::Lent;
 use self::neighbours::ThisMachine;
 use self::transfer::Watched;
 use crate::backend::{
-    Backend, BackendError, CheckReport, CreateOptions, CreateReport, DefectReport, DumpReport,
-    ExplainStep, ExplainTarget, Members, OnProgress, OpenOptions, OpenPool, Placement,
+    Backend, BackendError, CheckReport, CreateOptions, CreateReport, DEGRADED, DefectReport,
+    DumpReport, ExplainStep, ExplainTarget, Members, OnProgress, OpenOptions, OpenPool, Placement,
     ProveAlphabet, ProveChoice, ProveFinding, ProveOptions, ProveReport, TortureOptions,
     TortureReport,
 };
@@ -273,7 +273,7 @@ impl Backend for EngineBackend {
         members: &Members,
         progress: OnProgress<'_>,
     ) -> Result<CheckReport, BackendError> {
-        let device = members::device_to_read(path, members, to_read())?;
+        let members::ToRead { device, away } = members::to_read(path, members, to_read())?;
         if let Err(error) = storage::pool::read_superblock(device.as_ref()) {
             return Err(cannot_use(path, &error));
         }
@@ -295,7 +295,7 @@ impl Backend for EngineBackend {
         Ok(CheckReport {
             unlisted_count: report.defect_count().saturating_sub(listed_count),
             defects: listed,
-            notes: report.note_lines().collect(),
+            notes: away.into_iter().chain(report.note_lines()).collect(),
             pages_read: report.totals.pages,
             inode_count: report.totals.anodes,
             facts: serde_json::from_str(&report.to_json()).unwrap_or(Value::Null),
@@ -307,7 +307,7 @@ impl Backend for EngineBackend {
             option: "WHAT",
             reason: error.to_string(),
         })?;
-        let device = members::device_to_read(path, &Members::default(), to_read())?;
+        let device = members::to_read(path, &Members::default(), to_read())?.device;
         let text = inspect::dump::dump(&device, target).map_err(|error| failed(path, error))?;
         let value = json!({ "what": what, "text": text });
         Ok(DumpReport { text, value })
@@ -318,7 +318,7 @@ impl Backend for EngineBackend {
         path: &Path,
         target: &ExplainTarget,
     ) -> Result<Vec<ExplainStep>, BackendError> {
-        let device = members::device_to_read(path, &Members::default(), to_read())?;
+        let device = members::to_read(path, &Members::default(), to_read())?.device;
         explain_on(&device, path, target, None)
     }
 
@@ -578,7 +578,11 @@ impl OpenPool for Served {
     fn status(&self) -> Value {
         let status = self.pool.status();
         let troubles = self.troubles(&status);
-        let health = if troubles.is_empty() { "ok".to_owned() } else { troubles.join("; ") };
+        let health = match troubles.as_slice() {
+            [] if is_degraded(&status) => DEGRADED.to_owned(),
+            [] => "ok".to_owned(),
+            troubles => troubles.join("; "),
+        };
         let files = all_of(&self.files);
         let open = files.iter().filter_map(|(path, file)| openness_of(path, file));
         let full = status.full.as_ref().map(control::advised);
@@ -644,6 +648,11 @@ impl OpenPool for Served {
     }
 }
 
+/// Whether the pool goes on without a member.
+fn is_degraded(status: &engine::PoolStatus) -> bool {
+    status.lost_with.is_some() || status.members.iter().any(|it| !it.member.is_online())
+}
+
 fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
     let geometry = &status.geometry;
     let bytes = |fragments: u64| fragments << geometry.fragment_shift;
@@ -652,8 +661,7 @@ fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
         "pool_id": status.pool_id.to_string(),
         "device": status.device,
         "layout": status.layout.word(),
-        "is_degraded": status.lost_with.is_some()
-            || status.members.iter().any(|member| !member.member.is_online()),
+        "is_degraded": is_degraded(status),
         "members": status
             .members
             .iter()

@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::backend::DEGRADED;
 use crate::control::{FilesetFacts, JobFacts};
 use crate::output::printable;
 
@@ -136,7 +137,8 @@ impl Seen {
     }
 
     fn look_at_health(&mut self, status: &Value, notices: &mut Vec<Notice>) {
-        let health = status["health"].as_str().unwrap_or("ok");
+        // Of a member that is away its own notice tells.
+        let health = status["health"].as_str().filter(|it| *it != DEGRADED).unwrap_or("ok");
         if health == self.health {
             return;
         }

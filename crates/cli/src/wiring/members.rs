@@ -12,10 +12,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use format::members::{Member, MemberState};
 use format::superblock::{MAGIC, Superblock};
 use storage::device::{FileDevice, FileOptions, SharedDevice};
 use storage::pool::read_superblock;
-use storage::volume::{Opening, Volume};
+use storage::volume::{Opening, Slot, Volume};
 
 use super::{cannot_use, failed, open_device_with};
 use crate::backend::{BackendError, Members};
@@ -42,23 +43,42 @@ impl FoundDevices {
     }
 }
 
-/// Opens the pool on `path` to be read, as one device, whatever it lies on.
-pub(super) fn device_to_read(
+/// A pool that is read and not opened.
+pub(super) struct ToRead {
+    /// It, as one device, whatever it lies on.
+    pub(super) device: SharedDevice,
+    /// What is said of each member that cannot be looked at.
+    pub(super) away: Vec<String>,
+}
+
+/// Opens the pool on `path` to be read.
+pub(super) fn to_read(
     path: &Path,
     members: &Members,
     options: FileOptions,
-) -> Result<SharedDevice, BackendError> {
+) -> Result<ToRead, BackendError> {
     let found = find(path, members, options)?;
     if let [(_, device)] = found.files.as_slice()
         && !label_of(device).is_ok_and(|label| label.members.len() > 1)
     {
-        return Ok(Arc::<FileDevice>::clone(device));
+        return Ok(ToRead { device: Arc::<FileDevice>::clone(device), away: Vec::new() });
     }
     let mut opening = found.opening();
     // Nothing is written: what is there can be looked at.
     opening.accepts_missing = true;
-    let (volume, _) = Volume::open_members(opening).map_err(|error| cannot_use(path, &error))?;
-    Ok(Arc::clone(volume.device()))
+    let (volume, label) =
+        Volume::open_members(opening).map_err(|error| cannot_use(path, &error))?;
+    let slots = volume.members().map(|members| members.all()).unwrap_or_default();
+    // Until somebody mounts the pool, the labels may not know that one is missing.
+    let is_away = |slot: &Slot| slot.readable().is_none() && slot.state != MemberState::Gone;
+    let away = slots.iter().zip(&label.members).enumerate().filter(|(_, (slot, _))| is_away(slot));
+    let words = |(slot, (it, member)): (usize, (&Slot, &Member))| {
+        let is_unknown = it.state == MemberState::Online;
+        let state = if is_unknown { MemberState::Missing } else { it.state };
+        let (path, state) = (format::text::shown(&member.path), state.word());
+        format!("{path} (slot {slot}) is {state}: nothing that only it holds was looked at")
+    };
+    Ok(ToRead { device: Arc::clone(volume.device()), away: away.map(words).collect() })
 }
 
 /// Opens the device at `path`, and all other members of its pool that are found.

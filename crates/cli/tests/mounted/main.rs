@@ -9,6 +9,7 @@ mod attributes;
 mod calls;
 mod content;
 mod create;
+mod degraded;
 mod device;
 mod filesets;
 mod groups;

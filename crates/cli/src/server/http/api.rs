@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::guard::Refused;
 use super::{Asker, metrics, openapi, page, refusal};
-use crate::backend::BackendError;
+use crate::backend::{BackendError, DEGRADED};
 use crate::control::{Answer, Peer, Request as Control, audited};
 use crate::events;
 use crate::server::{Asked, Hub};
@@ -99,14 +99,20 @@ pub(super) async fn waiting<T: Send + 'static>(
     })
 }
 
-/// Says whether all pools are well, and no names.
+/// Says whether all pools serve, and no names. One that goes on without a member serves.
 async fn health(State(hub): Shared) -> Done {
-    let is_ok = waiting(move || {
-        hub.pools.iter().all(|served| served.pool.status()["health"].as_str() == Some("ok"))
+    let looked = waiting(move || {
+        let (mut is_ok, mut degraded) = (true, 0);
+        for served in &hub.pools {
+            let status = served.pool.status();
+            is_ok &= matches!(status["health"].as_str(), Some("ok" | DEGRADED));
+            degraded += u64::from(status["is_degraded"].as_bool() == Some(true));
+        }
+        (is_ok, degraded)
     });
-    let is_ok = is_ok.await?;
+    let (is_ok, degraded) = looked.await?;
     let status = if is_ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let mut response = json_response(&json!({ "ok": is_ok }));
+    let mut response = json_response(&json!({ "ok": is_ok, "degraded": degraded }));
     *response.status_mut() = status;
     Ok(response)
 }

@@ -106,6 +106,8 @@ impl Collector for Collected {
             let is_ok = status["health"].as_str() == Some("ok");
             let value = f64::from(u8::from(is_ok));
             numbers.push(Number { name: "healthy".to_owned(), pool: index, which: None, value });
+            let value = f64::from(u8::from(status["is_degraded"].as_bool() == Some(true)));
+            numbers.push(Number { name: "degraded".to_owned(), pool: index, which: None, value });
             collect(&mut numbers, index, (String::new(), None), &status, 0);
             collect_jobs(hub, index, &mut numbers);
         }

@@ -146,7 +146,7 @@ fn the_token_opens_everything() {
     let (status, _) = served.get("/api/v1/pools/none/filesets");
     assert_eq!(status, 404);
     let (status, health) = served.get("/healthz");
-    assert_eq!((status, health), (200, json!({ "ok": true })));
+    assert_eq!((status, health), (200, json!({ "ok": true, "degraded": 0 })));
 }
 
 /// Goal: without the token nobody learns a name or changes a thing (WE3, WE4). Method: each path of
@@ -405,6 +405,7 @@ fn metrics_have_types_labels_and_histograms() {
     for line in [
         "# TYPE holdfast_journal_commits counter".to_owned(),
         format!("holdfast_healthy{pool} 1"),
+        format!("holdfast_degraded{pool} 0"),
         "# TYPE holdfast_space_used_bytes gauge".to_owned(),
         format!("holdfast_nfs_exports{pool} 1"),
         format!("holdfast_jobs_running{pool} 0"),

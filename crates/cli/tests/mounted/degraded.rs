@@ -1,0 +1,50 @@
+//! A pool that goes on without a member, as its user learns of it.
+
+use std::fs;
+
+use crate::several::status;
+use crate::{Mounted, can_mount, write};
+
+/// Goal: a mirror without one of its devices is no pool that is well: `status` says so, and a check
+/// says what it has not looked at, until the device is back.
+#[test]
+fn a_pool_without_a_member_does_not_call_itself_well() {
+    if !can_mount("a_pool_without_a_member_does_not_call_itself_well") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let [first, second] = ["m0", "m1"].map(|name| mounted.text(name));
+    let aside = mounted.text("aside");
+    fs::create_dir(&aside).expect("the name is new");
+    let text_of = |arguments: &[&str]| {
+        let output = mounted.run(arguments);
+        let text = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&text));
+        String::from_utf8_lossy(&text).into_owned()
+    };
+    let group = format!("mirror:{first},{second}");
+    mounted.holdfast(&["create", "--group", &group, "--size", "64M"]);
+    let directory = mounted.text("mnt");
+    let health = |mounted: &Mounted| status(mounted, &directory)["pool"]["health"].clone();
+
+    fs::rename(&second, mounted.text("aside/m1")).expect("it is ours");
+    let report = text_of(&["check", &first]);
+    let note = format!("note: {second} (slot 1) is missing: nothing that only it holds");
+    assert!(report.contains(&note) && report.contains(": clean"), "{report}");
+    let warned = text_of(&["mount", &first, &directory, "--daemon"]);
+    assert!(warned.contains("degraded"), "{warned}");
+    write(&mounted.path("new"), b"new");
+    assert_eq!(health(&mounted), "degraded");
+    let shown = text_of(&["status", &directory]);
+    assert!(shown.contains("health: degraded") && shown.contains("is missing"), "{shown}");
+    mounted.unmount();
+
+    fs::rename(mounted.text("aside/m1"), &second).expect("it is ours");
+    mounted.holdfast(&["mount", &first, &directory, "--daemon"]);
+    mounted.holdfast(&["device", "online", &directory, &second, "--wait"]);
+    assert_eq!(health(&mounted), "ok");
+    mounted.unmount();
+    let report = text_of(&["check", &first]);
+    assert!(!report.contains("note:"), "{report}");
+}
