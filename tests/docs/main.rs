@@ -230,3 +230,27 @@ fn words_of_the_glossary_are_used_and_foreign_ones_are_not() {
         assert!(who.is_none(), "{word} is in {}", who.map_or("", |(name, _)| name));
     }
 }
+
+/// Goal: a suite that nobody lists in `./test` would never run in CI.
+#[test]
+fn every_suite_is_a_step_of_the_tests() {
+    let script = read("test");
+    let lines = script.lines().skip_while(|line| !line.starts_with("SUITES=("));
+    let listed: BTreeSet<&str> = lines
+        .take_while(|line| !line.is_empty() && !line.starts_with("# "))
+        .chain(script.lines().filter(|line| line.starts_with("beside suites")))
+        .flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
+        .collect();
+    let manifest = read("tests/Cargo.toml");
+    let own = manifest.split("[[test]]").skip(1).filter_map(|test| test.split('"').nth(1));
+    let mut suites: BTreeSet<String> = own.map(str::to_owned).collect();
+    for path in files("crates", &[".rs"]).keys() {
+        // A file there is a suite, and so is a folder.
+        let suite = path.split_once("/tests/").filter(|(krate, _)| krate.matches('/').count() == 1);
+        let name = suite.and_then(|(_, path)| path.split('/').next());
+        suites.extend(name.map(|name| name.trim_end_matches(".rs").to_owned()));
+    }
+    assert!(suites.len() > 20, "{suites:?}");
+    let missing: Vec<&String> = suites.iter().filter(|it| !listed.contains(it.as_str())).collect();
+    assert!(missing.is_empty(), "not in ./test: {missing:?}");
+}
