@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileSystem};
-use engine::{CreateOptions, DiskGroupStatus, Pool};
+use engine::{CreateOptions, DiskGroupStatus, NewFileset, Pool};
 use format::disk_group::DiskGroupState;
+use format::fileset::FilesetName;
 use format::members::Layout;
+use format::placement::Placement;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
@@ -390,4 +392,32 @@ fn a_member_of_an_added_group_is_replaced() {
             assert!(found == Some(content(name, 1, MIB / 2)), "{what}: file {name}");
         }
     }
+}
+
+/// Goal: a new fileset prefers the disk group that the root directory of the one above it does, or
+/// that of the first fileset.
+#[test]
+fn a_new_fileset_begins_with_the_placement_of_the_one_above() {
+    let devices = new_pool(Layout::Single, 1, 1, POOL_BYTES);
+    let pool = open(&devices[..1]).expect("it was closed");
+    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    let make = |name: &str, number: u8| {
+        let name: FilesetName = name.parse().expect("a name");
+        let new = NewFileset { random: [number; 32], ..NewFileset::default() };
+        pool.create_fileset(&name, &new).expect("there is room");
+        pool.placement(&name, &[]).expect("it was made")
+    };
+    assert_eq!(make("a", 1), Placement::Any);
+    let set = |name: &str, placement| {
+        let name: FilesetName = name.parse().expect("a name");
+        pool.set_placement(&name, &[], (placement, false)).expect("it is there");
+    };
+    set("a", Placement::Group(1));
+    assert_eq!(make("a/b", 2), Placement::Group(1));
+    assert_eq!(make("a/b/c", 3), Placement::Group(1));
+    set("root", Placement::Group(0));
+    assert_eq!(make("d", 4), Placement::Group(0));
+    pool.close().expect("nothing fails");
+    drop(pool);
+    check_all(&devices, "filesets with a placement");
 }

@@ -327,7 +327,8 @@ impl Request {
         parse_as(version, value)
     }
 
-    /// Whether it changes anything, or makes others wait.
+    /// Whether it changes anything, makes others wait, or tells what is at a path, which only who
+    /// may change things is to know.
     pub(crate) fn is_change(&self) -> bool {
         !matches!(
             self,
@@ -341,7 +342,6 @@ impl Request {
                 | Request::OperationList {}
                 | Request::ScheduleList {}
                 | Request::QuotaReport { .. }
-                | Request::PlacementShow { .. }
         )
     }
 }

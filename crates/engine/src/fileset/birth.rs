@@ -8,6 +8,7 @@ use format::bitmap;
 use format::fileset::Fileset;
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation};
 use format::page::PageKind;
+use format::placement::Placement;
 
 use super::slot_range;
 use crate::container::{content_owner, no_page};
@@ -24,6 +25,8 @@ pub(crate) struct NewRoot {
     pub(crate) key: [u64; 2],
     /// All of its times.
     pub(crate) created: DiskTime,
+    /// Which disk group data of what is made in it should come from.
+    pub(crate) placement: Placement,
 }
 
 /// Anodes that a new fileset has in use.
@@ -49,6 +52,7 @@ pub(crate) fn root_directory(family: FilesetId, root: &NewRoot, epoch: Epoch) ->
     (anode.uid, anode.gid) = root.owner;
     anode.parent = ROOT_ANODE;
     anode.key = root.key;
+    anode.placement = root.placement;
     (anode.atime, anode.mtime, anode.ctime, anode.btime) =
         (root.created, root.created, root.created, root.created);
     anode

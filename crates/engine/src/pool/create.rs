@@ -23,6 +23,7 @@ use format::members::{Layout, MEMBERS_MAX, Member, Membership};
 use format::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, PageOwner, stamp, write_u64,
 };
+use format::placement::Placement;
 use format::pointer::BlockPointer;
 use format::stripes::StripeShape;
 use format::superblock::{Consistency, DISK_GROUPS_MAX, Superblock, label_of};
@@ -483,7 +484,8 @@ fn first_pages(
     let owner = PageOwner { fileset: ROOT_FILESET, ..PageOwner::default() };
     add(behind_front(2), PageKind::Anode, owner, &mut |bytes| {
         let key = [48, 56].map(|from| u64::from_le_bytes(take(&options.random, from)));
-        let root = NewRoot { owner: options.owner, key, created };
+        let placement = Placement::Any;
+        let root = NewRoot { owner: options.owner, key, created, placement };
         let map = internal(ANODE_MAP_ANODE, ROOT_FILESET, epoch);
         put_slot(bytes, 1, &root_directory(ROOT_FILESET, &root, epoch).encode());
         put_slot(bytes, 2, &with_page(map, &pointer(3)).encode());

@@ -17,7 +17,7 @@ use format::ids::FilesetId;
 use super::api::{FilesetUuid, Ino};
 use super::{Core, Files, orphan, readahead};
 use crate::error::{FsError, FsResult};
-use crate::fileset::birth::{NewRoot, make_first_pages};
+use crate::fileset::birth::make_first_pages;
 use crate::fileset::table::{FilesetTable, Index, Node, on_its_way};
 use crate::fileset::{MountedFileset, i64_of, limits_of};
 use crate::gate::Gate;
@@ -555,7 +555,7 @@ impl Core {
         let mut index = self.filesets.table.lock(&self.store)?;
         let (above, name) = check_new_name(&index, None, path)?;
         let model = index.node(above.unwrap_or(ROOT_SLOT)).ok_or(FsError::Invalid)?;
-        let block_shift = new.block_shift.unwrap_or(model.block_shift);
+        let (above_slot, block_shift) = (model.slot, new.block_shift.unwrap_or(model.block_shift));
         let inherited = above.is_some() && model.is_read_only;
         let taken = index.take_slot(&self.store, &mut change)?;
         let id = FilesetId(change.epoch().0);
@@ -567,7 +567,7 @@ impl Core {
         change.count_reservations(i64_of(entry.reservation_bytes));
         entry.created_seconds = u64::try_from(self.store.now().seconds).unwrap_or(0);
         entry.uuid.copy_from_slice(&new.random[..16]);
-        let root = NewRoot { owner: new.owner, key: key_of(&new.random), created: self.now() };
+        let root = self.new_root(&index, above_slot, new)?;
         make_first_pages(&self.store, &mut change, &mut entry, &root)?;
         index.write_entry(&self.store, &mut change, &entry, Some(&taken))?;
         let applied = change.end();

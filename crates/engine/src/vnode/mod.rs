@@ -48,6 +48,7 @@ mod leave;
 mod list;
 mod lost;
 mod names;
+mod new_root;
 mod orphan;
 mod payload;
 mod placement;

@@ -2,6 +2,7 @@
 
 use format::fileset::{Cursor, Fileset as Entry, FilesetState, Moving, NamePart, joined};
 use format::ids::{Epoch, FilesetId};
+use format::placement::Placement;
 use format::stream::Begin;
 
 use super::super::filesets::{check_live, key_of, place_of_name};
@@ -277,7 +278,9 @@ impl Core {
         if base.is_some() {
             take_on(&mut change, &entry, reserved);
         } else {
-            let root = NewRoot { owner: (0, 0), key: key_of(&random), created: self.now() };
+            // Numbers of disk groups mean nothing where it comes from.
+            let (key, placement) = (key_of(&random), Placement::Any);
+            let root = NewRoot { owner: (0, 0), key, created: self.now(), placement };
             make_first_pages(&self.store, &mut change, &mut entry, &root)?;
         }
         index.write_entry(&self.store, &mut change, &entry, Some(&taken))?;
