@@ -4,6 +4,7 @@ mod crash;
 mod groups;
 mod older;
 mod placement;
+mod placement_kept;
 mod raid5;
 mod raid5_crash;
 mod raid5_scrub;

@@ -24,7 +24,7 @@ const STRIPE: Layout = Layout::Stripe { unit_shift: UNIT_SHIFT_DEFAULT };
 const FILE_BYTES: usize = 200_000;
 
 /// A pool of three disk groups of one device, each for data.
-fn three_singles() -> (Devices, Pool) {
+pub(super) fn three_singles() -> (Devices, Pool) {
     let (devices, made) = make(&[(Layout::Single, 1, true); 3], 2 * POOL_BYTES);
     made.expect("it fits");
     let devices = reopened(&devices, &[0, 1, 2]);
@@ -32,28 +32,28 @@ fn three_singles() -> (Devices, Pool) {
     (devices, pool)
 }
 
-fn new_file(pool: &Pool, directory: Ino, name: &str, kind: FileKind) -> Ino {
+pub(super) fn new_file(pool: &Pool, directory: Ino, name: &str, kind: FileKind) -> Ino {
     let new = NewInode::new(kind, 0o755);
     let made = pool.create(&Caller::root(), directory, name.as_bytes(), new, None);
     made.expect("there is room").ino
 }
 
-fn write(pool: &Pool, ino: Ino, content: &[u8]) -> FsResult<()> {
+pub(super) fn write(pool: &Pool, ino: Ino, content: &[u8]) -> FsResult<()> {
     pool.write(&Caller::root(), ino, 0, content)?;
     pool.fsync(&Caller::root(), ino, false)
 }
 
-fn prefer(pool: &Pool, ino: Ino, placement: &str) -> FsResult<()> {
+pub(super) fn prefer(pool: &Pool, ino: Ino, placement: &str) -> FsResult<()> {
     let value = placement.as_bytes();
     pool.setxattr(&Caller::root(), ino, PLACEMENT, value, XattrMode::Set, None)
 }
 
-fn preferred(pool: &Pool, ino: Ino) -> String {
+pub(super) fn preferred(pool: &Pool, ino: Ino) -> String {
     let value = pool.getxattr(&Caller::root(), ino, PLACEMENT).expect("each has one");
     String::from_utf8(value).expect("words")
 }
 
-fn read(pool: &Pool, ino: Ino, bytes: usize) -> Vec<u8> {
+pub(super) fn read(pool: &Pool, ino: Ino, bytes: usize) -> Vec<u8> {
     let mut content = Vec::new();
     pool.read(&Caller::root(), ino, 0, bytes, &mut content).expect("it can be read");
     content

@@ -48,6 +48,6 @@ impl Pool {
     ///
     /// [`FsError::NotFound`](crate::error::FsError::NotFound) for no such path.
     pub fn placement(&self, name: &FilesetName, path: &[&[u8]]) -> FsResult<Placement> {
-        self.within(name, path, |ino| self.core.files_of(ino)?.placement(ino))
+        self.within(name, path, |ino| self.core.enter(ino)?.placement(ino))
     }
 }

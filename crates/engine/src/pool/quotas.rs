@@ -147,15 +147,25 @@ impl Pool {
         is_recursive: bool,
         mut work: impl FnMut(Ino) -> FsResult<()>,
     ) -> FsResult<()> {
-        self.within(name, path, |ino| {
-            let mut waiting = vec![ino];
-            while let Some(ino) = waiting.pop() {
+        self.within(name, path, |first| {
+            let mut each = |ino: Ino, waiting: &mut Vec<Ino>| {
                 work(ino)?;
                 if is_recursive && self.getattr(&Caller::root(), ino)?.kind == FileKind::Directory {
-                    self.children(ino, &mut waiting)?;
+                    self.children(ino, waiting)?;
                 }
+                Ok(())
+            };
+            let mut waiting = vec![first];
+            let mut done = Ok(());
+            while let Some(ino) = waiting.pop().filter(|_| done.is_ok()) {
+                done = match each(ino, &mut waiting) {
+                    // Somebody has removed it since its directory was read.
+                    Err(FsError::Stale | FsError::NotFound) if ino != first => Ok(()),
+                    other => other,
+                };
             }
-            self.sync()
+            // What was done stays, and is durable, also if the rest failed.
+            self.sync().and(done)
         })
     }
 

@@ -54,7 +54,8 @@ impl Files<'_> {
     /// # Errors
     ///
     /// [`FsError::NotPermitted`] to who is not the owner, and of what is neither a file nor a
-    /// directory; [`FsError::Invalid`] if the pool has no such disk group, or it leaves.
+    /// directory; [`FsError::Invalid`] if the pool has no such disk group, or it leaves;
+    /// [`FsError::ReadOnly`] in a clone and in what is read-only.
     pub(crate) fn set_placement(
         &self,
         caller: &Caller,
@@ -62,6 +63,7 @@ impl Files<'_> {
         (placement, mode): (Placement, XattrMode),
         mut around: Option<&mut Around>,
     ) -> FsResult<()> {
+        self.check_writable()?;
         self.with_reclaim(|| {
             self.change_attribute(ino, around.as_deref_mut(), &mut |_, _, anode| {
                 let is_owner = is_privileged(caller) || caller.uid == anode.uid;

@@ -15,6 +15,7 @@ use format::anode::{Anode, AnodeKind, StorageMode};
 use format::fileset::Fileset as Entry;
 use format::ids::{AnodeNo, Epoch};
 use format::page::PageKind;
+use format::placement::Placement;
 use format::stream::{AnodeFlags, Begin, Record, STREAM_DATA_BYTES_MAX, SentPage, Totals};
 use runtime::planted::{self, Planted};
 
@@ -308,11 +309,12 @@ fn keep(written: Result<(), SendError>, fail: &mut Option<SendError>) -> Control
     }
 }
 
-/// Returns an anode without what is only its pool's: places, and what is counted by them.
+/// Returns an anode without what is only its pool's: places and disk groups, and what is counted by
+/// them.
 fn sent(anode: &Anode) -> Anode {
     let mut sent = anode.clone();
     (sent.height, sent.fragments, sent.birth) = (0, 0, Epoch(0));
-    sent.orphan_slot = None;
+    (sent.orphan_slot, sent.placement) = (None, Placement::Any);
     if sent.storage == StorageMode::Blocked {
         sent.root.fill(0);
     }

@@ -27,6 +27,7 @@ use format::directory;
 use format::fileset::{Cursor, FilesetState, MoveToken, NamePart};
 use format::ids::{AnodeNo, FilesetId, PoolId};
 use format::page::{PAGE_BYTES, PageKind, read_u64};
+use format::placement::Placement;
 use format::stream::{AnodeFlags, Begin, Record, SentPage, Totals};
 
 use runtime::planted::{self, Planted};
@@ -397,7 +398,7 @@ impl Receiving<'_> {
     fn base_of(&self, sent: &Anode) -> Anode {
         let mut base = sent.clone();
         base.fileset = self.files.fileset.anodes.family;
-        base.pages = 0;
+        (base.pages, base.placement) = (0, Placement::Any);
         if is_nameless(&base) {
             // Until it is whole, and in the list of such files.
             base.nlink = 1;
@@ -686,7 +687,7 @@ fn finished(sent: &Anode, here: &Anode, size_bytes: u64) -> Anode {
     (anode.fileset, anode.birth) = (here.fileset, here.birth);
     (anode.storage, anode.height, anode.root) = (here.storage, here.height, here.root);
     (anode.fragments, anode.pages) = (here.fragments, here.pages);
-    anode.orphan_slot = here.orphan_slot;
+    (anode.orphan_slot, anode.placement) = (here.orphan_slot, here.placement);
     anode.size_bytes = size_bytes;
     anode
 }
