@@ -31,7 +31,7 @@ mod unshare;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::orphans::ORPHANS_PER_PAGE;
 use self::quota::{Before, Quotas};
@@ -56,6 +56,9 @@ use crate::store::{Change, Store};
 use crate::sync::{Mutex, MutexGuard, RwLock};
 use crate::usage::{Limits, Usage};
 
+/// No page of an anode table.
+const NO_PAGE: u64 = u64::MAX;
+
 /// A mounted fileset.
 #[derive(Debug)]
 pub(crate) struct MountedFileset {
@@ -77,8 +80,8 @@ pub(crate) struct MountedFileset {
     generation_base: u64,
     /// The anode table as a container; replaced as it grows.
     table: RwLock<Arc<Anode>>,
-    /// Whether a change gives a page of the table up, and `table` may not say so yet.
-    gives_page_up: AtomicBool,
+    /// The page of the table that a change gives up while `table` may not say so yet.
+    page_given_up: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -194,7 +197,7 @@ impl MountedFileset {
             entry_place,
             generation_base: entry.generation_base,
             table: RwLock::new(table),
-            gives_page_up: AtomicBool::new(false),
+            page_given_up: AtomicU64::new(NO_PAGE),
             state: Mutex::new(state),
         };
         fileset.find_free_orphan_slots(store)?;
@@ -206,7 +209,7 @@ impl MountedFileset {
         loop {
             let table = Arc::clone(&self.table.read());
             let found = read_anode_in(store, &table, None, self.family, number);
-            let is_going = self.gives_page_up.load(Ordering::SeqCst);
+            let is_going = self.page_given_up.load(Ordering::SeqCst) == page_and_slot(number).0;
             // A page of the table that went meanwhile looks damaged, or tells of what was: the new
             // table knows better. Between the end of the change and the new table, a page that
             // another has had is the one that went: it had nothing but free anodes.
@@ -668,7 +671,7 @@ impl FilesetGuard<'_> {
             }
         }
         let mut table = Anode::clone(&self.table);
-        self.fileset.gives_page_up.store(true, Ordering::SeqCst);
+        self.fileset.page_given_up.store(page, Ordering::SeqCst);
         store.remove_content(change, &mut table, page, PageKind::Anode)?;
         self.table_page = None;
         self.set_table(change, table)
@@ -689,9 +692,7 @@ impl FilesetGuard<'_> {
 
 impl Drop for FilesetGuard<'_> {
     fn drop(&mut self) {
-        if self.is_table_new {
-            self.fileset.gives_page_up.store(false, Ordering::SeqCst);
-        }
+        self.fileset.page_given_up.store(NO_PAGE, Ordering::SeqCst);
         let Some(before) = self.before.take() else { return };
         self.state.entry = before.entry;
         self.state.first_free = before.first_free;
