@@ -110,9 +110,11 @@ impl Share {
         Share::new((0, None, kind), 0..geometry.group_count)
     }
 
-    /// Whether it is that of `range`.
+    /// Whether it is that of `range`: another disk group may have the number of one that went.
     fn is_of(&self, range: &GroupRange) -> bool {
-        self.disk_group == range.disk_group && self.lane == range.lane
+        self.disk_group == range.disk_group
+            && self.lane == range.lane
+            && self.numbers == range.numbers()
     }
 
     fn added(range: &GroupRange) -> Share {
@@ -187,8 +189,8 @@ impl Allocator {
     /// Notes the disk groups of `geometry`, of which `found` was read. It cannot fail: labels may
     /// say so already.
     fn note(&self, state: &mut State, geometry: &Geometry, found: &Found) {
-        let has = |number: u8| geometry.added.iter().any(|range| range.disk_group == number);
-        state.shares.retain(|share| share.disk_group == 0 || has(share.disk_group));
+        let has = |share: &Share| geometry.added.iter().any(|range| share.is_of(range));
+        state.shares.retain(|share| share.disk_group == 0 || has(share));
         for range in &geometry.added {
             if let Some(share) = state.shares.iter_mut().find(|share| share.is_of(range)) {
                 share.is_leaving = range.is_leaving;

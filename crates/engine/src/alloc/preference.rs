@@ -137,9 +137,13 @@ impl Allocator {
         }
         let mut serving = kinds_for_data(geometry).filter(|kind| kind.serves(placement));
         let is_served = serving.next().is_some();
+        let placement = if is_served { placement } else { Placement::Any };
+        // Where all that is wanted has no turns, each would be a stream for nothing.
+        let mut wanted = kinds_for_data(geometry).filter(|kind| kind.serves(placement));
+        let has_turns = wanted.any(|kind| kind.lane.is_some());
         let turns = self.turns();
-        let turn = (turns > 0).then(|| Turn::of(anode, turns));
-        Preference { placement: if is_served { placement } else { Placement::Any }, turn }
+        let turn = (turns > 0 && has_turns).then(|| Turn::of(anode, turns));
+        Preference { placement, turn }
     }
 
     /// Whether data can be wanted where `placement` says.
