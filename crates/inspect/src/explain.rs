@@ -237,15 +237,19 @@ fn explain_anode(
 /// Says which disk group new data should come from.
 fn placement_of(reader: &Reader, placement: Placement) -> String {
     let geometry = &reader.geometry;
-    let is_there =
-        |number: u8| number == 0 || geometry.added.iter().any(|range| range.disk_group == number);
+    let stays = |number: u8| {
+        let mut added = geometry.added.iter();
+        added.any(|range| range.disk_group == number && !range.is_leaving)
+            || number == 0 && geometry.first_has_data
+    };
     match placement {
-        Placement::Group(number) if is_there(number) => {
+        Placement::Group(number) if stays(number) => {
             format!("new data comes from disk group {number} while that has room")
         }
-        Placement::Group(number) => {
-            format!("new data comes from any disk group: {number}, which is preferred, is gone")
-        }
+        Placement::Group(number) => format!(
+            "new data comes from any disk group: {number}, which is preferred, takes none or is \
+             gone"
+        ),
         Placement::Any | Placement::RoundRobin | Placement::Striped => {
             format!("new data comes from a disk group that is {placement} while one has room")
         }

@@ -84,12 +84,12 @@ fn add_for_data(
     let device = std::path::absolute(device)?;
     if let Some(group) = groups(at)?.into_iter().find(|group| group.kind != SINGLE) {
         anyhow::bail!(
-            "{pool}: disk group {} is a {}, and a device of its own has no redundancy: if the pool \
-             is to have one, say so (`holdfast group add {pool} single:{}`), or keep it as a spare \
-             (`device add --spare`)",
+            "{pool}: disk group {} is a {}, and this would be a disk group of one device, without \
+             redundancy: if the pool is to have one, say so (`holdfast group add {pool} \
+             single:{}`), or keep it as a spare (`device add --spare`)",
             group.number,
             group.kind,
-            device.display()
+            printable(&device.display().to_string())
         );
     }
     let size_bytes = size.map(|size| size.0);

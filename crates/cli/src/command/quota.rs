@@ -120,7 +120,6 @@ pub(crate) fn run(args: &QuotaArgs, backend: &dyn Backend, output: &Output) -> a
     Ok(exit::DONE)
 }
 
-/// Asks something of a fileset, and says what came of it: for people, for programs.
 /// Asks for something of the fileset that `argument` names, and tells what came of it.
 pub(super) fn with(
     argument: &Path,

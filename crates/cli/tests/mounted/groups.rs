@@ -85,7 +85,7 @@ fn a_device_is_added_preferred_and_removed() {
         assert!(content.expect("it is there") == [number; FILE_BYTES], "file {number}");
     }
     let explained = explained(&mounted, "films/f3");
-    assert!(explained.contains("1, which is preferred, is gone"), "{explained}");
+    assert!(explained.contains("1, which is preferred, takes none or is gone"), "{explained}");
     mounted.unmount();
     let (is_pool, _) = told(&mounted, &["check", &more]);
     assert!(!is_pool, "its label is off");

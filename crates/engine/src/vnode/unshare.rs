@@ -199,9 +199,11 @@ mod tests {
         std::thread::scope(|scope| {
             let (tell, told) = channel();
             scope.spawn(move || {
+                tell.send(()).expect("somebody waits");
                 core.unshare(fileset, (PageKind::Attributes, owner)).expect("there is room");
                 tell.send(()).expect("somebody waits");
             });
+            told.recv().expect("it has begun");
             let waited = told.recv_timeout(NOT_WAITING);
             assert_eq!(waited, Err(RecvTimeoutError::Timeout), "somebody reads");
             drop(reader);

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - BW1: A range of which anything was written is read as it was written, and in no other way: what
-//!   lies below is of before.
+//! - BW1: A range of which anything was written is read as it was written, and in no other way:
+//!   what lies below is of before.
 
 use std::sync::Arc;
 

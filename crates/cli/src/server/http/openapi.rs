@@ -48,7 +48,7 @@ macro_rules! routes {
 
 routes! {
     "get" "/" "The dashboard" => Told::Other("text/html");
-    "get" "/healthz" "Whether all pools serve: 200 or 503; how many do without a member" => Told::Json(object);
+    "get" "/healthz" "Whether pools serve (200, 503), and are degraded" => Told::Json(object);
     "get" "/metrics" "All counts, for Prometheus" => Told::Other("application/openmetrics-text");
     "get" "/api/v1/openapi.json" "This document" => Told::Json(object);
     "get" "/api/v1/server" "The server itself" => Told::Json(object);
