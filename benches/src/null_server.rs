@@ -41,6 +41,7 @@ fn attr(ino: Ino, caller: &Caller, new: NewInode) -> Attr {
         nlink: 1,
         uid: caller.uid,
         gid: caller.gid,
+        project: 0,
         rdev: new.rdev,
         size_bytes: 0,
         blocks_512: 0,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, NewInode};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::{CreateOptions, NewFileset, OpenOptions, Pool};
 use format::fileset::NamePart;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
@@ -345,6 +345,56 @@ fn what_a_tree_of_forks_forbids_is_refused_with_names() {
     assert_clean(&device);
 }
 
+/// Goal: who may not delete a clone is told all that goes back to it, forks of forks too, and how
+/// much of that must go first.
+#[test]
+fn a_clone_that_branches_names_all_of_each_branch() {
+    let device = new_pool(POOL_BYTES);
+    let pool = open(&device, "root");
+    pool.create_fileset(&name("a"), &new_fileset(200)).expect("there is room");
+    let take = |of: &str, clone: &str| {
+        pool.create_clone(&name(of), &part(clone), [1; 16]).expect("there is room");
+    };
+    let fork = |of: &str, clone: &str, fork: &str| {
+        pool.fork_clone((&name(of), &part(clone)), &name(fork), [2; 16]).expect("there is room");
+    };
+    let told = || pool.delete_clone(&name("a"), &part("x")).expect_err("it branches").to_string();
+    take("a", "x");
+    fork("a", "x", "b");
+    take("b", "p");
+    fork("b", "p", "c");
+    take("a", "y");
+    let text = told();
+    assert!(text.contains("2 branches go back to it"), "{text}");
+    assert!(text.contains("[a@y, a]") && text.contains("delete all of one of them"), "{text}");
+    let is_named = ["[b@p, b, c]", "[b@p, c, b]"].iter().any(|branch| text.contains(branch));
+    assert!(is_named, "{text}");
+    fork("a", "x", "d");
+    for number in 0..10 {
+        take("d", &format!("d{number}"));
+    }
+    let text = told();
+    assert!(text.contains("3 branches") && text.contains("all of them but one"), "{text}");
+    assert!(text.contains("d@d7 and 3 more]") && !text.contains("d@d8"), "{text}");
+    for number in 0..10 {
+        pool.delete_clone(&name("d"), &part(&format!("d{number}"))).expect("none goes back to it");
+        free_all(&pool);
+    }
+    for fileset in ["d", "c"] {
+        pool.delete_fileset(&name(fileset)).expect("nobody uses it");
+        free_all(&pool);
+    }
+    pool.delete_clone(&name("b"), &part("p")).expect("b alone goes back to it");
+    free_all(&pool);
+    pool.delete_fileset(&name("b")).expect("nobody uses it");
+    free_all(&pool);
+    pool.delete_clone(&name("a"), &part("x")).expect("one branch is left");
+    free_all(&pool);
+    pool.close().expect("nothing fails");
+    drop(pool);
+    assert_clean(&device);
+}
+
 /// Goal: a fileset that was restored while its pool is open is what its clone was, is opened and
 /// changed as any other, and restored again.
 #[test]
@@ -444,7 +494,9 @@ fn a_crash_leaves_each_fork_restore_and_promotion_whole_or_undone() {
     let create = CreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
     Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
     let pool = open(&shared, "root");
-    pool.create_fileset(&name("a"), &new_fileset(200)).expect("there is room");
+    // The checker holds the pool's count of what is reserved against the entries.
+    let new = NewFileset { reservation_bytes: 1 << 20, ..new_fileset(200) };
+    pool.create_fileset(&name("a"), &new).expect("there is room");
     pool.close().expect("nothing fails");
     let mut nodes = Nodes::default();
     for node in ["a", "root"] {

@@ -196,6 +196,77 @@ fn what_is_reserved_for_a_fileset_nobody_else_gets() {
     assert_clean(&device);
 }
 
+/// Goal: a restore leaves the reservation: free is kept what it is above what the fileset is then,
+/// also after a reopening. Where there is no room for so much, the fileset stays what it is.
+#[test]
+fn a_restored_fileset_keeps_its_reservation() {
+    const RESERVATION: u64 = 12 << 20;
+    for is_full in [false, true] {
+        let device = new_pool();
+        let pool = open(&device, None);
+        let new = NewFileset { reservation_bytes: RESERVATION, ..new_fileset(1) };
+        pool.create_fileset(&name("a"), &new).expect("there is room");
+        pool.close().expect("nothing fails");
+        let pool = open(&device, Some("a"));
+        let clone = NamePart::new("c").expect("a name");
+        let write = |file: &str, bytes: usize| {
+            let ino = create(&pool, file).expect("there is room");
+            pool.write(&root(), ino, 0, &vec![7; bytes]).expect("it is reserved");
+        };
+        write("before", 1 << 20);
+        pool.create_clone(&name("a"), &clone, [7; 16]).expect("there is room");
+        write("after", 9 << 20);
+        pool.close().expect("nothing fails");
+
+        let pool = open(&device, None);
+        let kept = |pool: &Pool| pool.status().space.kept << 12;
+        assert_eq!(kept(&pool), RESERVATION - referenced(&pool));
+        let ballast = create(&pool, "ballast").expect("there is room");
+        let mut at = 0;
+        while is_full && pool.write(&root(), ballast, at, &[7; WRITE]).is_ok() {
+            at += u64::try_from(WRITE).expect("small");
+        }
+        pool.sync().expect("what was accepted is stored");
+        let before = (kept(&pool), referenced(&pool));
+        let restore = || pool.restore_fileset(&name("a"), &clone).map(drop);
+        if is_full {
+            assert_eq!(restore(), Err(FsError::NoSpace), "9 MiB more are to be kept");
+            assert_eq!((kept(&pool), referenced(&pool)), before, "nothing has changed");
+            pool.unlink(&root(), pool.root(), b"ballast", None).expect("deleting works");
+            pool.forget(ballast, 1);
+            pool.checkpoint().expect("nothing fails");
+        }
+        restore().expect("there is room");
+        assert!(referenced(&pool) < 2 << 20, "{} bytes", referenced(&pool));
+        assert_eq!(kept(&pool), RESERVATION - referenced(&pool));
+        free_all(&pool);
+        pool.close().expect("nothing fails");
+        drop(pool);
+        assert_clean(&device);
+
+        let pool = open(&device, None);
+        assert_eq!(kept(&pool), RESERVATION - referenced(&pool));
+        let info = pool.filesets().expect("the table can be read");
+        let info = info.into_iter().find(|it| it.name == "a").expect("it is listed");
+        assert_eq!(info.reservation_bytes, RESERVATION);
+        let ballast = create(&pool, "others").expect("there is room");
+        let mut at = 0;
+        while pool.write(&root(), ballast, at, &[7; WRITE]).is_ok() {
+            at += u64::try_from(WRITE).expect("small");
+        }
+        pool.close().expect("nothing fails");
+        let pool = open(&device, Some("a"));
+        let file = create(&pool, "again").expect("it is reserved");
+        let left = RESERVATION - referenced(&pool) - BEYOND;
+        for at in (0..left).step_by(WRITE) {
+            pool.write(&root(), file, at, &[7; WRITE]).expect("it is reserved");
+        }
+        pool.close().expect("nothing fails");
+        drop(pool);
+        assert_clean(&device);
+    }
+}
+
 /// Goal: what a fileset references is counted whatever is done, clones or not. Method: histories by
 /// seed with clones among them, changed and deleted, and quotas that come and go; the checker
 /// counts after each.

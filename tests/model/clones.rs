@@ -26,6 +26,7 @@ fn profile() -> Profile {
     Profile {
         near_bytes_max: sizes.near_bytes_max,
         io_bytes_max: sizes.io_bytes_max,
+        projects: vec![0, 5, 6],
         ..Profile::everyday()
     }
 }

@@ -218,6 +218,11 @@ pub(crate) const FOUND: &[Row] = &[
         "families::filesets_and_clones_are_what_whole_trees_say_wherever_the_power_is_cut",
     ),
     ("ProjectsMixed", "filesets", "owners::a_project_is_handed_down_and_kept_apart"),
+    (
+        "ProjectNotInherited",
+        "filesets",
+        "families::filesets_and_clones_are_what_whole_trees_say_wherever_the_power_is_cut",
+    ),
     ("ForkOwnsItsClone", "filesets", "forks::each_node_of_a_tree_of_forks_stays_what_it_was"),
     ("RestoredFilesKept", "model", "clones::filesets_and_clones_answer_as_whole_trees_do"),
     ("HoldIgnored", "filesets", "forks::a_clone_that_is_held_stays"),

@@ -111,6 +111,7 @@ bugs! {
     GraceOutlivesUse: "A grace goes on though all that was past the soft limit is gone (QA3).",
     WhiteoutNotAdmitted: "A rename leaves a whiteout past a user's limit of inodes.",
     ProjectsMixed: "A file moves into the directory of another project.",
+    ProjectNotInherited: "What is made in a directory has no project, whatever that has.",
     ForkOwnsItsClone: "A fork changes in place what its clone holds (FK1).",
     RestoredFilesKept: "Files of a fileset stay in memory when it is restored.",
     HoldIgnored: "A clone that is held is deleted.",

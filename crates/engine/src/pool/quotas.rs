@@ -5,10 +5,9 @@ use format::ids::FRAGMENTS_MAX;
 use format::quota::{QuotaKind, QuotaState};
 
 use super::Pool;
-use crate::alloc::Urgency;
 use crate::error::{FsError, FsResult};
 use crate::fileset::quota::QuotaChange;
-use crate::vnode::api::{Caller, FileKind, FileSystem, FilesetUuid, Ino};
+use crate::vnode::api::{Caller, FileKind, FileSystem, FilesetUuid, Ino, SetAttr};
 
 /// Steps of counting that one call does at most: some seconds.
 const STEPS_PER_CALL: usize = 256;
@@ -130,8 +129,10 @@ impl Pool {
         let root = Caller::root();
         let mut count = 0;
         self.each_below(name, path, is_recursive, |ino| {
-            let files = self.core.files_of(ino)?;
-            files.unsharing(Urgency::User, || files.set_project(&root, ino, project))?;
+            if self.getattr(&root, ino)?.project != project {
+                let given = SetAttr { project: Some(project), ..SetAttr::default() };
+                self.setattr(&root, ino, &given, None)?;
+            }
             count += 1;
             Ok(())
         })?;

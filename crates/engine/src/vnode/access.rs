@@ -161,6 +161,9 @@ impl Files<'_> {
         if change.size_bytes.is_some() {
             self.check_access(caller, anode, WRITE)?;
         }
+        if change.project.is_some() && !is_exempt(caller) {
+            return Err(FsError::NotPermitted);
+        }
         if is_privileged(caller) {
             return Ok(());
         }

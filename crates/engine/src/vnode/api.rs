@@ -158,6 +158,8 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// The project that it counts for, where projects are counted; 0: none.
+    pub project: u32,
     /// Device number of a device node, as Linux packs it.
     pub rdev: u32,
     /// Bytes; of a directory, bytes of its pages; of a symbolic link, bytes of its target.
@@ -348,6 +350,9 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
+    /// The project that it counts for: only who is exempt from limits may set it. A directory
+    /// hands it to what is made in it.
+    pub project: Option<u32>,
     /// Truncate, or extend with a hole.
     pub size_bytes: Option<u64>,
     /// Access time.

@@ -19,7 +19,7 @@ use super::file::StateGuard;
 use super::unit::Span;
 use super::{Core, Files, Vnode, VnodeState, attr_of, seen, tell, to_disk};
 use crate::container::Leaves;
-use crate::error::{FsError, FsResult};
+use crate::error::FsResult;
 use crate::journal::Reservation;
 use crate::segment::Block;
 use crate::store::Change;
@@ -75,11 +75,11 @@ impl Files<'_> {
         match change.size_bytes {
             None => self.set_anode(caller, &vnode, change, around),
             // Whom the blocks count for is settled before some of them go.
-            Some(_) if (change.uid, change.gid) != (None, None) && self.is_counted() => {
-                let (uid, gid) = (change.uid, change.gid);
-                let owner = SetAttr { uid, gid, ..SetAttr::default() };
+            Some(_) if gives_away(change) && self.is_counted() => {
+                let (uid, gid, project) = (change.uid, change.gid, change.project);
+                let owner = SetAttr { uid, gid, project, ..SetAttr::default() };
                 self.set_anode(caller, &vnode, &owner, None)?;
-                let rest = SetAttr { uid: None, gid: None, ..*change };
+                let rest = SetAttr { uid: None, gid: None, project: None, ..*change };
                 self.set_attributes(caller, ino, &rest, around)
             }
             Some(size_bytes) => self.with_reclaim(|| {
@@ -100,7 +100,7 @@ impl Files<'_> {
         change: &SetAttr,
         around: Option<&mut Around>,
     ) -> FsResult<Attr> {
-        let moves = change.uid.is_some() || change.gid.is_some();
+        let moves = gives_away(change);
         let (mut tx, mut state) = self.begin_moving(vnode, moves)?;
         let before = seen(self, &around, &state)?;
         let mut anode = state.anode()?.clone();
@@ -118,26 +118,6 @@ impl Files<'_> {
         state.class = applied.class;
         tell(self, around, before, &state)?;
         attr_of(self, &state)
-    }
-
-    /// Gives a file to a project. A directory hands it to what is made in it.
-    pub(crate) fn set_project(&self, caller: &Caller, ino: Ino, project: u32) -> FsResult<()> {
-        self.check_writable()?;
-        let vnode = self.vnode(ino)?;
-        let (mut tx, mut state) = self.begin_moving(&vnode, true)?;
-        let mut anode = state.anode()?.clone();
-        if !is_exempt(caller) {
-            return Err(FsError::NotPermitted);
-        }
-        if anode.project == project {
-            return Ok(());
-        }
-        (anode.project, anode.ctime) = (project, self.now());
-        self.fileset.anodes.write_anode(&self.store, &mut tx, &anode)?;
-        let applied = tx.end();
-        state.anode = Some(anode);
-        state.class = applied.class;
-        Ok(())
     }
 
     /// Starts a change of a file, which may give it to somebody else. What waits is counted for
@@ -167,6 +147,7 @@ impl Files<'_> {
             anode.data_version += 1;
         }
         set_owner_and_mode(caller, anode, change);
+        anode.project = change.project.unwrap_or(anode.project);
         let time = |set: SetTime| match set {
             SetTime::Now => now,
             SetTime::To(time) => to_disk(time),
@@ -221,6 +202,11 @@ impl Files<'_> {
             }
         }
     }
+}
+
+/// Whether a file may count for somebody else afterwards.
+fn gives_away(change: &SetAttr) -> bool {
+    change.uid.is_some() || change.gid.is_some() || change.project.is_some()
 }
 
 /// Whether all blocks that wait have their pointers in the anode, which then needs no map page.

@@ -11,6 +11,7 @@ use format::ids::{Epoch, FilesetId};
 
 use super::enter::PutOut;
 use super::flush::Changes;
+use super::fork::branches_of;
 use super::{Core, Fileset};
 use crate::error::{FsError, FsResult};
 use crate::fileset::deletion::Progress;
@@ -545,13 +546,13 @@ fn check_deletable(index: &Index, slot: u32) -> FsResult<()> {
         return Err(in_use(&by));
     }
     // DL3: each of two would hold what the other does not.
-    let children: Vec<_> = index.children_in_family(slot).collect();
-    if children.len() > 1 {
-        let names: Vec<_> = children.iter().map(|child| index.path_of(child.slot)).collect();
-        let by = format!("these go back to it: {}: delete all but one first", names.join(", "));
-        return Err(in_use(&by));
+    let branches = branches_of(index, slot);
+    if branches.len() < 2 {
+        return Ok(());
     }
-    Ok(())
+    let which = if branches.len() == 2 { "all of one of them" } else { "all of them but one" };
+    let (count, branches) = (branches.len(), branches.join(", "));
+    Err(in_use(&format!("{count} branches go back to it, {branches}: delete {which} first")))
 }
 
 fn check_clone_name(index: &Index, of: u32, name: &NamePart) -> FsResult<()> {

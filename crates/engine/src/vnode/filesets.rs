@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use format::fileset::{
-    Cursor, Fileset as Entry, FilesetName, FilesetState, Moving, NamePart, ROOT_SLOT, joined,
+    Cursor, Fileset as Entry, FilesetState, Moving, NamePart, ROOT_SLOT, joined,
 };
 use format::ids::FilesetId;
 
@@ -19,7 +19,7 @@ use super::{Core, Files, orphan, readahead};
 use crate::error::{FsError, FsResult};
 use crate::fileset::birth::make_first_pages;
 use crate::fileset::table::{FilesetTable, Index, Node, on_its_way};
-use crate::fileset::{MountedFileset, i64_of, limits_of};
+use crate::fileset::{MountedFileset, i64_of};
 use crate::gate::Gate;
 use crate::journal::Reservation;
 use crate::sync::{Mutex, MutexGuard};
@@ -151,21 +151,6 @@ pub struct NewFileset {
     pub random: [u8; 32],
 }
 
-/// What of a fileset is to be changed.
-#[derive(Clone, Debug, Default)]
-pub struct FilesetChange {
-    /// Default block size of new files: binary logarithm.
-    pub block_shift: Option<u8>,
-    /// Whether nobody may change what is in it.
-    pub is_read_only: Option<bool>,
-    /// Most bytes that it may reference; 0: no limit.
-    pub quota_bytes: Option<u64>,
-    /// Bytes that are kept free for it, less what it references.
-    pub reservation_bytes: Option<u64>,
-    /// Another name.
-    pub name: Option<FilesetName>,
-}
-
 impl Fileset {
     pub(crate) fn new(anodes: MountedFileset) -> Fileset {
         let gate = Gate::new(anodes.shared_epoch());
@@ -235,7 +220,12 @@ impl Fileset {
 
     /// Refuses changes from now on, until the pool is opened again.
     pub(super) fn make_read_only(&self) {
-        self.is_read_only.store(true, Ordering::Release);
+        self.set_read_only(true);
+    }
+
+    /// Says whether nobody may change what is in it.
+    pub(super) fn set_read_only(&self, is_read_only: bool) {
+        self.is_read_only.store(is_read_only, Ordering::Release);
     }
 
     /// Whether nobody may change what is in it.
@@ -579,47 +569,6 @@ impl Core {
         Ok(made)
     }
 
-    /// Changes what a fileset is like, or its name; it is durable when this returns.
-    pub(crate) fn change_fileset(&self, path: &[NamePart], new: &FilesetChange) -> FsResult<()> {
-        self.check_writable()?;
-        self.check_block_shift(new.block_shift)?;
-        let slot = self.filesets.table.lock(&self.store)?.slot_of(path)?;
-        let fileset = self.open_fileset(slot)?;
-        let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
-        let mut index = self.filesets.table.lock(&self.store)?;
-        check_live(&index, slot)?;
-        index.check_here(slot)?;
-        fileset.check_current()?;
-        let above = match &new.name {
-            Some(name) => Some(check_new_name(&index, Some(slot), name.parts())?),
-            None => None,
-        };
-        let mut guard = fileset.anodes.lock();
-        let reservation_before = guard.entry().reservation_bytes;
-        let kept_before = fileset.anodes.usage.counts().kept;
-        let entry = guard.change_entry(&mut change, |entry| {
-            entry.block_shift = new.block_shift.unwrap_or(entry.block_shift);
-            entry.is_read_only = new.is_read_only.unwrap_or(entry.is_read_only);
-            entry.quota_bytes = new.quota_bytes.unwrap_or(entry.quota_bytes);
-            entry.reservation_bytes = new.reservation_bytes.unwrap_or(entry.reservation_bytes);
-            if let Some((above, name)) = above {
-                (entry.above, entry.name) = (above, name);
-            }
-        })?;
-        if new.quota_bytes.is_some() || new.reservation_bytes.is_some() {
-            self.check_reservation(&joined(path), &entry, kept_before)?;
-        }
-        change.count_reservations(i64_of(entry.reservation_bytes) - i64_of(reservation_before));
-        let applied = change.end();
-        guard.settle(applied.lsn);
-        fileset.is_read_only.store(entry.is_read_only, Ordering::Release);
-        let limits = limits_of(&entry, self.store.geometry().fragment_shift);
-        fileset.anodes.usage.set_limits(limits);
-        index.note(&entry);
-        drop(index);
-        self.store.journal.commit(applied.class)
-    }
-
     /// Deletes a fileset that nobody has mounted: it is out of reach, and that is durable, when
     /// this returns. What it held is freed by a job. Returns its slot.
     pub(crate) fn delete_fileset(&self, path: &[NamePart]) -> FsResult<u32> {
@@ -650,24 +599,6 @@ impl Core {
             fileset.is_gone.store(false, Ordering::Release);
         }
         done.map(|()| slot)
-    }
-
-    /// Refuses a reservation for which the pool has no room, or that its quota forbids to use, of a
-    /// fileset for which `kept` fragments are kept already.
-    fn check_reservation(&self, name: &str, entry: &Entry, kept: u64) -> FsResult<()> {
-        let limits = limits_of(entry, self.store.geometry().fragment_shift);
-        let rest = limits.reservation.saturating_sub(entry.fragments);
-        if limits.quota.is_some_and(|quota| quota < limits.reservation) {
-            let by = "its quota is below its reservation: raise the one, or lower the other";
-            return Err(FsError::FilesetInUse { name: name.to_owned(), by: by.to_owned() });
-        }
-        let available = self.store.alloc.counts().available;
-        if rest > kept.saturating_add(available) { Err(FsError::NoSpace) } else { Ok(()) }
-    }
-
-    fn check_block_shift(&self, shift: Option<u8>) -> FsResult<()> {
-        let is_refused = |shift| !self.store.geometry().can_have_blocks(shift);
-        if shift.is_some_and(is_refused) { Err(FsError::Invalid) } else { Ok(()) }
     }
 
     fn make_unreachable(&self, fileset: &Fileset) -> FsResult<()> {

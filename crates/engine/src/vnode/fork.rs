@@ -35,9 +35,13 @@ use crate::fileset::reserved::reserved_of;
 use crate::fileset::table::{Index, Node};
 use crate::journal::Reservation;
 use crate::store::Change;
+use crate::usage::Limits;
 
 /// Clones that one transaction of a promotion renames.
 const RENAMES_PER_STEP: usize = 16;
+/// Names of one branch that a refusal tells, and those that it looks at: a family has no more.
+const BRANCH_NAMES_MAX: usize = 8;
+const BRANCH_NODES_MAX: usize = 1024;
 
 /// What a restore has left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -141,19 +145,18 @@ impl Core {
         let guard = fileset.anodes.lock();
         let now = guard.entry();
         check_settled(&index, slot)?;
-        if now.reservation_bytes > 0 {
-            let by = "it has a reservation: set reservation=none first".to_owned();
-            return Err(FsError::FilesetInUse { name: index.path_of(slot), by });
-        }
         let taken = index.take_slot(&self.store, &mut change)?;
         let mut old = now.clone();
         (old.slot, old.state) = (taken.slot, FilesetState::Deleted(Cursor::START));
-        // What is freed is on its way nowhere.
-        (old.quota_bytes, old.moving) = (0, None);
+        // What is freed is on its way nowhere, and nothing is kept free for it.
+        (old.quota_bytes, old.reservation_bytes, old.moving) = (0, 0, None);
         let mut new = fork_of(source, change.epoch());
         (new.slot, new.above, new.name, new.uuid) = (slot, now.above, now.name.clone(), now.uuid);
         (new.is_read_only, new.created_seconds) = (now.is_read_only, now.created_seconds);
-        new.quota_bytes = now.quota_bytes;
+        (new.quota_bytes, new.reservation_bytes) = (now.quota_bytes, now.reservation_bytes);
+        // What it held stays held until it is freed: more is kept free at once, or it is refused.
+        let kept_before = fileset.anodes.usage.counts().kept;
+        self.check_reservation(&index.path_of(slot), &new, kept_before)?;
         // No generation is given twice to a file of one number.
         new.generation_base = new.generation_base.max(now.generation_base);
         index.write_entry(&self.store, &mut change, &old, Some(&taken))?;
@@ -168,6 +171,11 @@ impl Core {
         drop(guard);
         index.note(&new);
         index.note_new(&old, taken);
+        // QT4: the rest is that of what the fileset is now.
+        let kept =
+            index.node(slot).map_or(0, |node| node.kept(self.store.geometry().fragment_shift));
+        self.store.alloc.kept.change(0, kept);
+        fileset.anodes.usage.set_limits(Limits::default());
         fileset.is_superseded.store(true, Ordering::SeqCst);
         let is_later = |node: &&Node| node.id.0 > source.id.0;
         let later = index.clones_of(slot).filter(is_later);
@@ -180,6 +188,11 @@ impl Core {
     pub(crate) fn promote_fileset(&self, path: &[NamePart]) -> FsResult<Vec<String>> {
         self.check_writable()?;
         let slot = self.filesets.table.lock(&self.store)?.slot_of(path)?;
+        self.promote_slot(slot, path)
+    }
+
+    /// As [`Core::promote_fileset`], of the one in `slot`, which was called `path` a moment ago.
+    pub(super) fn promote_slot(&self, slot: u32, path: &[NamePart]) -> FsResult<Vec<String>> {
         let mut names = Vec::new();
         loop {
             let mut change = self.store.begin_pool(Reservation::LARGE)?;
@@ -214,6 +227,27 @@ impl Core {
         }
         Ok(names)
     }
+}
+
+/// Returns the branches that go back to the clone in `slot`, each with the names of all that is in
+/// it: forks, and forks of forks.
+pub(super) fn branches_of(index: &Index, slot: u32) -> Vec<String> {
+    let names_of = |child: &Node| {
+        let (mut names, mut left, mut looked) = (Vec::new(), vec![child.slot], 0);
+        while let Some(slot) = left.pop().filter(|_| looked < BRANCH_NODES_MAX) {
+            looked += 1;
+            if names.len() < BRANCH_NAMES_MAX {
+                names.push(index.path_of(slot));
+            }
+            left.extend(index.children_in_family(slot).map(|node| node.slot));
+        }
+        let more = match looked - names.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("[{}{more}]", names.join(", "))
+    };
+    index.children_in_family(slot).map(names_of).collect()
 }
 
 /// Returns the clones on the path of the fileset in `slot` that are another's, the oldest first.

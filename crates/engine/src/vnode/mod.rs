@@ -53,6 +53,7 @@ mod orphan;
 mod payload;
 mod placement;
 mod preallocation;
+mod properties;
 mod quota;
 mod read;
 mod readahead;
@@ -73,11 +74,12 @@ pub use attr::DIRTY_FILES_MAX;
 pub use clone::Still;
 pub use diff::{Became, DIFF_RANGES_MAX, Difference};
 pub(crate) use enter::Entered;
+pub use filesets::NewFileset;
 pub(crate) use filesets::{Fileset, Filesets};
-pub use filesets::{FilesetChange, NewFileset};
 pub use fork::Restored;
 pub(crate) use held::Moves;
 pub(crate) use leave::{Found, Partial, clone_prefix, is_of_a_move};
+pub use properties::FilesetChange;
 pub(crate) use receive::{Arrival, ArrivalEnd};
 pub use receive::{ReceiveFailure, Received};
 pub(crate) use relocate::Content;
@@ -458,6 +460,7 @@ fn attr_of_anode(files: &Files<'_>, anode: &Anode) -> Attr {
         nlink: reported_nlink(anode),
         uid: anode.uid,
         gid: anode.gid,
+        project: anode.project,
         rdev: anode.rdev,
         size_bytes: anode.size_bytes,
         blocks_512: files.blocks_512(anode.fragments),

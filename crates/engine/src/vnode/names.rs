@@ -368,7 +368,9 @@ impl Files<'_> {
         anode.uid = new.uid.unwrap_or(caller.uid);
         anode.rdev = if is_device(new.kind) { new.rdev } else { 0 };
         anode.parent = directory.number;
-        anode.project = directory.project;
+        if !planted::is(Planted::ProjectNotInherited) {
+            anode.project = directory.project;
+        }
         anode.placement = placement::handed_down(directory, kind);
         if kind == AnodeKind::Directory {
             anode.key = [mix(change.epoch().0), mix(number.0 ^ change.epoch().0.rotate_left(32))];

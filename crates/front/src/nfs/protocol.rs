@@ -204,6 +204,7 @@ pub(super) fn read_set_attr(reader: &mut Reader<'_>) -> Result<SetAttr, Garbage>
         mode: mode.map(mode_of),
         uid: reader.bool()?.then(|| reader.u32()).transpose()?,
         gid: reader.bool()?.then(|| reader.u32()).transpose()?,
+        project: None,
         size_bytes: reader.bool()?.then(|| reader.u64()).transpose()?,
         atime: read_set_time(reader)?,
         mtime: read_set_time(reader)?,

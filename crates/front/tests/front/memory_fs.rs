@@ -115,6 +115,7 @@ fn new_file(ino: Ino, parent: Ino, caller: &Caller, new: NewInode) -> File {
         nlink,
         uid: caller.uid,
         gid: caller.gid,
+        project: 0,
         rdev: new.rdev,
         size_bytes: 0,
         blocks_512: 0,

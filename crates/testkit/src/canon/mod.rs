@@ -112,6 +112,8 @@ pub struct CanonAttr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// The project that it counts for.
+    pub project: u32,
     /// Device number; 0 of what is no device.
     pub rdev: u32,
     /// Bytes; 0 of a directory.
@@ -139,6 +141,7 @@ impl CanonAttr {
             nlink: attr.nlink,
             uid: attr.uid,
             gid: attr.gid,
+            project: attr.project,
             rdev: if is_device { attr.rdev } else { 0 },
             size_bytes: if is_directory { 0 } else { attr.size_bytes },
             atime: (times == Times::All).then_some(attr.atime),

@@ -190,6 +190,7 @@ fn touched(session: &Session<'_>, op: &Op) -> Vec<Ino> {
         | Op::Truncate { file, .. }
         | Op::SetMode { file, .. }
         | Op::SetOwner { file, .. }
+        | Op::SetProject { file, .. }
         | Op::SetTimes { file, .. }
         | Op::SetXattr { file, .. }
         | Op::SetAcl { file, .. }
@@ -221,6 +222,7 @@ fn touch_of(model: &Model, ino: Ino, op: &Op) -> Touch {
     }
     if let Op::SetMode { .. }
     | Op::SetOwner { .. }
+    | Op::SetProject { .. }
     | Op::SetTimes { .. }
     | Op::SetXattr { .. }
     | Op::SetAcl { .. }

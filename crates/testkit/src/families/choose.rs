@@ -18,6 +18,8 @@ const QUOTA_BYTES_MIN: u64 = 1 << 20;
 /// Users who are limited; limits of bytes are multiples of one of these, graces up to so many
 /// seconds.
 pub(super) const USERS: [u32; 2] = [7, 8];
+/// Projects that files are given to, and that are limited.
+pub(super) const PROJECTS: [u32; 2] = [5, 6];
 const LIMIT_BYTES: [u64; 3] = [8 << 10, 32 << 10, 128 << 10];
 const GRACE_SECONDS_MAX: u64 = 40;
 /// Most clones and filesets, beyond which more are deleted than made.
@@ -93,7 +95,7 @@ pub fn node_op(random: &mut Prng, world: &World) -> NodeOp {
     }
 }
 
-/// Chooses what is done to the quotas of a fileset's users and groups.
+/// Chooses what is done to the quotas of a fileset's users, groups and projects.
 pub(super) fn owner_op(random: &mut Prng, world: &World, fileset: String) -> NodeOp {
     let known = world.filesets().find(|(_, node)| node.name == fileset);
     let is_on = known.is_some_and(|(_, node)| node.quotas.is_on);
@@ -103,10 +105,12 @@ pub(super) fn owner_op(random: &mut Prng, world: &World, fileset: String) -> Nod
     if random.one_in(5) {
         return NodeOp::SetGraces { fileset, seconds: 1 + random.below(GRACE_SECONDS_MAX) };
     }
-    let kind = if random.one_in(3) { QuotaKind::Group } else { QuotaKind::User };
+    let kinds = [QuotaKind::User, QuotaKind::User, QuotaKind::Group, QuotaKind::Project];
+    let kind = one_of(random, &kinds).unwrap_or(QuotaKind::User);
     let id = match kind {
+        QuotaKind::Project => one_of(random, &PROJECTS).unwrap_or(1),
         QuotaKind::Group if random.one_in(2) => COMMON_GID,
-        QuotaKind::User | QuotaKind::Group | QuotaKind::Project => any_user(random),
+        QuotaKind::User | QuotaKind::Group => any_user(random),
     };
     let unit = one_of(random, &LIMIT_BYTES).unwrap_or(1);
     let mut soft_and_hard = |unit: u64, most: u64| {

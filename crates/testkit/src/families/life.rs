@@ -13,7 +13,7 @@ use storage::device::sim::{
 };
 
 use super::apply::{apply, compare, is_excused, listed, name, words};
-use super::choose::{USERS, node_op, one_of, owner_op};
+use super::choose::{PROJECTS, USERS, node_op, one_of, owner_op};
 use super::owners::check_sums;
 use super::seat::{At, Done, Met, Seat};
 use super::world::{Entered, NodeId, NodeOp, ROOT, World};
@@ -182,7 +182,9 @@ impl Lives {
         // Half of the time users work too, who are checked and may be limited.
         let uids =
             if self.random.one_in(2) { vec![0, USERS[0], USERS[0], USERS[1]] } else { vec![0] };
-        Profile { whiteout_one_in: 4, uids, ..like }
+        // And the superuser gives what there is to projects.
+        let projects = if uids.len() > 1 { vec![0, PROJECTS[0], PROJECTS[1]] } else { Vec::new() };
+        Profile { whiteout_one_in: 4, uids, projects, ..like }
     }
 
     /// Lets one life pass.

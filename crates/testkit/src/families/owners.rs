@@ -1,5 +1,5 @@
-//! Limits of users and groups in a fileset: what a step may be refused for, and what it may not
-//! have taken.
+//! Limits of users, groups and projects in a fileset: what a step may be refused for, and what it
+//! may not have taken.
 //!
 //! The model knows what was set; what each user has, the pool tells, and a scan of the files is
 //! held against that ([`check_sums`]). So an answer is judged by these numbers:
@@ -65,7 +65,7 @@ type Accounts = BTreeMap<(QuotaKind, u32), QuotaAccount>;
 
 fn accounts(pool: &Pool, fileset: &str) -> Result<Accounts, String> {
     let mut all = Accounts::new();
-    for kind in [QuotaKind::User, QuotaKind::Group] {
+    for kind in [QuotaKind::User, QuotaKind::Group, QuotaKind::Project] {
         let told = pool.quota_accounts(&name(fileset), (kind, 0), ACCOUNTS_MAX);
         all.extend(words(fileset, told)?.into_iter().map(|it| ((kind, it.id), it)));
     }
@@ -113,22 +113,23 @@ impl Before {
             now_seconds: u64::try_from(now.seconds).unwrap_or(0),
             grace_seconds: info.bytes_grace_seconds,
         };
-        before.add(step.uid, [step.uid, COMMON_GID]);
+        before.add(step.uid, [step.uid, COMMON_GID], 0);
         for place in places_of(&step.op) {
             // A file that a name is of, and the directory that it is in.
             if let Some(attr) = session.probe(&place) {
-                before.add(attr.uid, [attr.gid, attr.gid]);
+                before.add(attr.uid, [attr.gid, attr.gid], attr.project);
             }
         }
         if let Op::SetOwner { uid, gid, .. } = &step.op {
-            before.add(uid.unwrap_or(step.uid), [gid.unwrap_or(step.uid); 2]);
+            before.add(uid.unwrap_or(step.uid), [gid.unwrap_or(step.uid); 2], 0);
         }
         Ok(Some(before))
     }
 
-    fn add(&mut self, uid: u32, gids: [u32; 2]) {
+    fn add(&mut self, uid: u32, gids: [u32; 2], project: u32) {
         self.whom.insert((QuotaKind::User, uid));
         self.whom.extend(gids.map(|gid| (QuotaKind::Group, gid)));
+        self.whom.insert((QuotaKind::Project, project));
     }
 
     /// NQ1: whether an `EDQUOT` is right.
@@ -234,9 +235,16 @@ pub(super) fn check_sums(
         }
         let caller = Caller::root();
         let attr = words(fileset, pool.getattr(&caller, ino))?;
-        for who in [(QuotaKind::User, attr.uid), (QuotaKind::Group, attr.gid)] {
+        let owners = [
+            (QuotaKind::User, attr.uid),
+            (QuotaKind::Group, attr.gid),
+            (QuotaKind::Project, attr.project),
+        ];
+        for who in owners {
             let sum = found.entry(who).or_default();
-            (sum.0, sum.1) = (sum.0 + attr.blocks_512 * 512, sum.1 + 1);
+            // What waits may be told as more than it takes in the end: a block that was cut.
+            let bytes = if attr.blocks_may_change { 0 } else { attr.blocks_512 * 512 };
+            (sum.0, sum.1) = (sum.0 + bytes, sum.1 + 1);
         }
         if attr.kind == engine::vnode::api::FileKind::Directory {
             let listed = pool.readdir(&caller, ino, 0, &mut |entry| {

@@ -119,3 +119,9 @@ pub(super) fn inherited(caller: &Caller, parent: &Node, kind: FileKind, mode: u1
     let mode = if is_program { mode_allowed(caller, mode, parent.gid) } else { mode };
     (mode, parent.gid)
 }
+
+/// A directory of a project takes only what is of it from elsewhere.
+pub(super) fn require_project(node: &Node, directory: &Node) -> FsResult<()> {
+    let is_kept_out = directory.project != 0 && directory.project != node.project;
+    if is_kept_out { Err(FsError::CrossFileset) } else { Ok(()) }
+}

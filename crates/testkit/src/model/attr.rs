@@ -51,6 +51,9 @@ fn require_permitted(caller: &Caller, node: &Node, change: &SetAttr) -> FsResult
     if change.size_bytes.is_some() {
         access::require(caller, node, WRITE)?;
     }
+    if change.project.is_some() && caller.uid != 0 {
+        return Err(FsError::NotPermitted);
+    }
     if access::is_privileged(caller) {
         return Ok(());
     }
@@ -87,6 +90,7 @@ fn apply(asked: Asked<'_>, node: &mut Node, change: &SetAttr) -> FsResult<()> {
     }
     node.uid = change.uid.unwrap_or(node.uid);
     node.gid = change.gid.unwrap_or(node.gid);
+    node.project = change.project.unwrap_or(node.project);
     if let Some(mode) = change.mode {
         node.mode = access::mode_allowed(asked.caller, mode & MODE_MASK, node.gid);
         if let Some(list) = node.access.as_mut() {

@@ -57,6 +57,13 @@ impl Model {
             made[index] = Some(ino);
             by_path.insert(path.clone(), ino);
         }
+        // When all have their names: nobody is kept out of a directory by the project of it.
+        for (inode, ino) in tree.inodes.iter().zip(&made) {
+            let change = SetAttr { project: Some(inode.attr.project), ..SetAttr::default() };
+            let ino = ino.expect("every inode of a tree has a name");
+            let set = model.setattr(&Caller::root(), ino, &change, None);
+            set.expect("the superuser may set what was there");
+        }
         let named = made.into_iter().map(|ino| ino.expect("every inode of a tree has a name"));
         let map = named.zip(identities).collect();
         Ok((model.reopened(), map))

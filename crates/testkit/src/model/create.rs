@@ -68,6 +68,7 @@ impl State {
         body: Body,
     ) -> FsResult<Ino> {
         let directory = self.node(parent)?;
+        let project = directory.project;
         let (mode, gid) =
             access::inherited(asked.caller, directory, new.kind, new.mode & MODE_MASK);
         let default = directory.default.as_ref();
@@ -91,6 +92,7 @@ impl State {
             mode,
             uid: new.uid.unwrap_or(asked.caller.uid),
             gid: new.gid.unwrap_or(gid),
+            project,
             rdev: new.rdev,
             names: 0,
             is_linkable: true,
@@ -229,6 +231,8 @@ impl State {
         if node.names >= LINKS_MAX {
             return Err(FsError::TooManyLinks);
         }
+        access::require_project(self.node(ino)?, self.node(parent)?)?;
+        let node = self.held(ino);
         node.is_linkable = false;
         node.names += 1;
         node.ctime = asked.now;

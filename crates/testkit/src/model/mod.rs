@@ -86,6 +86,7 @@ struct Node {
     mode: u16,
     uid: u32,
     gid: u32,
+    project: u32,
     rdev: u32,
     /// Names; of a directory, 1 while it has its name.
     names: u32,
@@ -251,6 +252,7 @@ impl State {
             mode: ROOT_MODE,
             uid: 0,
             gid: 0,
+            project: 0,
             rdev: 0,
             names: 1,
             is_linkable: false,
@@ -309,6 +311,7 @@ impl State {
             nlink: node.nlink(),
             uid: node.uid,
             gid: node.gid,
+            project: node.project,
             rdev: node.rdev,
             size_bytes: node.size_bytes(),
             blocks_512,

@@ -35,6 +35,7 @@ impl State {
             return Ok(());
         }
         self.require_permitted(asked, source, target, mode)?;
+        self.require_projects(source, target, (moved, mode))?;
         match (mode, over) {
             (RenameMode::Exchange, Some(over)) => {
                 self.exchange(asked, source, target, (moved, over));
@@ -125,6 +126,23 @@ impl State {
             return Err(FsError::NotEmpty);
         }
         Ok(())
+    }
+
+    /// What moves to another directory is of its project, where that has one.
+    fn require_projects(
+        &self,
+        source: Place<'_>,
+        target: Place<'_>,
+        (moved, mode): (Ino, RenameMode),
+    ) -> FsResult<()> {
+        if source.parent == target.parent {
+            return Ok(());
+        }
+        access::require_project(self.node(moved)?, self.node(target.parent)?)?;
+        match target.ino.filter(|_| mode == RenameMode::Exchange) {
+            Some(over) => access::require_project(self.node(over)?, self.node(source.parent)?),
+            None => Ok(()),
+        }
     }
 
     fn replace(

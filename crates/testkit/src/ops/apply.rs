@@ -269,6 +269,10 @@ impl<'a> Session<'a> {
             Op::SetOwner { file, uid, gid } => {
                 self.set(caller, file, SetAttr { uid: *uid, gid: *gid, ..SetAttr::default() })
             }
+            Op::SetProject { file, project } => {
+                let project = Some(*project);
+                self.set(caller, file, SetAttr { project, ..SetAttr::default() })
+            }
             Op::SetTimes { file, atime, mtime } => {
                 let (atime, mtime) = (*atime, *mtime);
                 self.set(caller, file, SetAttr { atime, mtime, ..SetAttr::default() })

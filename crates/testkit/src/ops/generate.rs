@@ -79,6 +79,8 @@ pub struct Profile {
     pub whiteout_one_in: u64,
     /// Who acts; 0 is the superuser.
     pub uids: Vec<u32>,
+    /// Projects that files are given to; none: they have none.
+    pub projects: Vec<u32>,
 }
 
 /// Block sizes around whose boundaries offsets lie: fragment, block, segment.
@@ -105,6 +107,9 @@ pub const NAMES_DEFAULT: [(&[u8], usize); 10] = [
     (b"n", 255),
     (b"n", 256),
 ];
+
+/// Of changes of attributes one in so many gives to a project, where there are any.
+const PROJECT_ONE_IN: u64 = 3;
 
 /// Names of extended attributes of every sort.
 const XATTR_NAMES: [&[u8]; 6] = [
@@ -153,6 +158,7 @@ impl Profile {
             far_one_in: 40,
             whiteout_one_in: 0,
             uids: vec![0, 0, 0, 0, 0, 7, 8],
+            projects: Vec::new(),
         }
     }
 
@@ -531,6 +537,11 @@ impl Generator {
     }
 
     fn attr(&mut self) -> Op {
+        if !self.profile.projects.is_empty() && self.random.one_in(PROJECT_ONE_IN) {
+            let kind = self.one_of(&[FileKind::Directory, FileKind::Directory, FileKind::Regular]);
+            let projects = self.profile.projects.clone();
+            return Op::SetProject { file: self.place(kind), project: self.one_of(&projects) };
+        }
         let kind = self.one_of(&[FileKind::Regular, FileKind::Regular, FileKind::Directory]);
         let file = self.place(kind);
         match self.random.below(3) {

@@ -197,6 +197,7 @@ pub fn places_of(op: &Op) -> Vec<Place> {
         | Op::Truncate { file, .. }
         | Op::SetMode { file, .. }
         | Op::SetOwner { file, .. }
+        | Op::SetProject { file, .. }
         | Op::SetTimes { file, .. }
         | Op::GetAttr { file }
         | Op::ReadLink { file }

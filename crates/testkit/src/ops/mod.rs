@@ -182,6 +182,13 @@ pub enum Op {
         /// Group.
         gid: Option<u32>,
     },
+    /// Gives to a project.
+    SetProject {
+        /// The inode.
+        file: Place,
+        /// The project; 0: none.
+        project: u32,
+    },
     /// Sets times.
     SetTimes {
         /// The inode.
@@ -309,6 +316,7 @@ impl Op {
             | Op::Truncate { file, .. }
             | Op::SetMode { file, .. }
             | Op::SetOwner { file, .. }
+            | Op::SetProject { file, .. }
             | Op::SetTimes { file, .. }
             | Op::GetAttr { file }
             | Op::ReadLink { file }

@@ -169,6 +169,7 @@ impl fmt::Display for Step {
             Op::SetOwner { file, uid, gid } => {
                 write!(f, "owner {file} {} {}", optional(*uid), optional(*gid))
             }
+            Op::SetProject { file, project } => write!(f, "project {file} {project}"),
             Op::SetTimes { file, atime, mtime } => {
                 write!(f, "times {file} {} {}", time(*atime), time(*mtime))
             }
@@ -285,6 +286,7 @@ impl Words<'_> {
             "owner" => {
                 Op::SetOwner { file: self.place()?, uid: self.optional()?, gid: self.optional()? }
             }
+            "project" => Op::SetProject { file: self.place()?, project: self.number()? },
             "times" => {
                 Op::SetTimes { file: self.place()?, atime: self.time()?, mtime: self.time()? }
             }

@@ -183,6 +183,7 @@ pub(crate) fn takes_space(op: &Op, expected: &Session<'_>) -> bool {
             | Op::Rmdir { .. }
             | Op::SetMode { .. }
             | Op::SetOwner { .. }
+            | Op::SetProject { .. }
             | Op::SetTimes { .. }
             | Op::RemoveXattr { .. }
     );

@@ -377,6 +377,7 @@ fn change(sent: &SetAttrIn) -> Result<SetAttr, Errno> {
         mode: has(fattr::MODE).then(|| permission_bits(sent.mode)),
         uid: has(fattr::UID).then_some(sent.uid),
         gid: has(fattr::GID).then_some(sent.gid),
+        project: None,
         size_bytes,
         atime: time(fattr::ATIME, fattr::ATIME_NOW, sent.atime, sent.atimensec)?,
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, sent.mtime, sent.mtimensec)?,
