@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use engine::vnode::api::{FileSystem, FilesetUuid, FsError, FsResult};
-use engine::{FilesetChange, NewFileset, Pool};
+use engine::{FilesetChange, NewFileset, Pool, ReceiveError, SendError};
 use format::fileset::{FilesetName, NamePart};
 use runtime::prng::Prng;
 
@@ -57,6 +57,20 @@ pub fn apply(pool: &Pool, op: &NodeOp, random: &mut Prng) -> FsResult<()> {
             pool.restore_fileset(&name(fileset), &part(clone)).map(drop)
         }
         NodeOp::Promote { fileset } => pool.promote_fileset(&name(fileset)).map(drop),
+        NodeOp::Receive { fileset, clone, from, into } => {
+            let (sent, from) = ((fileset, clone), from.as_ref());
+            let mut random = [0; 32];
+            random[..16].copy_from_slice(&bits());
+            random[16..].copy_from_slice(&bits());
+            match from {
+                Some(from) => {
+                    receive(pool, (fileset, from), None, (into, random))?;
+                    random.reverse();
+                    receive(pool, sent, Some(from), (into, random))
+                }
+                None => receive(pool, sent, None, (into, random)),
+            }
+        }
         NodeOp::DeleteClone { fileset, clone } => pool.delete_clone(&name(fileset), &part(clone)),
         NodeOp::DeleteFileset { fileset } => pool.delete_fileset(&name(fileset)),
         NodeOp::Hold { fileset, clone, hold } => {
@@ -80,6 +94,36 @@ pub fn apply(pool: &Pool, op: &NodeOp, random: &mut Prng) -> FsResult<()> {
     }
 }
 
+/// Sends a clone of a pool, and receives it in the same pool.
+fn receive(
+    pool: &Pool,
+    (fileset, clone): (&String, &String),
+    from: Option<&String>,
+    (into, random): (&String, [u8; 32]),
+) -> FsResult<()> {
+    let refused = |why: String| FsError::FilesetInUse { name: into.clone(), by: why };
+    let (from, mut stream) = (from.map(|from| part(from)), Vec::new());
+    let sent = (&name(fileset), &part(clone));
+    pool.send(sent, from.as_ref(), None, &mut stream, &mut |_, _| ()).map_err(|error| {
+        if let SendError::Fs(error) = error { error } else { refused(error.to_string()) }
+    })?;
+    let received = pool.receive(&name(into), &mut &stream[..], random, &mut |_, _| ());
+    received.map(drop).map_err(|failure| {
+        let error = failure.error;
+        if let ReceiveError::Fs(error) = error { error } else { refused(error.to_string()) }
+    })
+}
+
+/// Gives up what has come of streams that a power cut has ended.
+pub(super) fn give_up_streams(pool: &Pool) -> Result<(), String> {
+    for it in words("the filesets can't be listed", pool.filesets())? {
+        if it.is_receiving {
+            words(&it.name, pool.abort_receiving(&name(&it.name)))?;
+        }
+    }
+    Ok(())
+}
+
 /// Whether what the model does not know of excuses an answer: what is being freed in the
 /// background, and how many of a family the log can move together.
 ///
@@ -97,7 +141,7 @@ pub fn is_excused(pool: &Pool, error: &FsError) -> Result<bool, String> {
 pub(super) fn listed(pool: &Pool, world: &World) -> Result<BTreeSet<Listed>, String> {
     let all = words("the filesets can't be listed", pool.filesets())?;
     let mut found = BTreeSet::new();
-    for it in all.into_iter().filter(|it| it.freed_permille.is_none()) {
+    for it in all.into_iter().filter(|it| it.freed_permille.is_none() && !it.is_receiving) {
         let known = world.filesets().find(|(_, node)| node.name == it.name);
         let quotas = match known {
             Some((_, node)) => owners::listed(pool, &it.name, &node.quotas)?,

@@ -55,7 +55,7 @@ fn clone(random: &mut Prng, world: &World) -> (String, String) {
 /// Chooses what is done next.
 pub fn node_op(random: &mut Prng, world: &World) -> NodeOp {
     let is_crowded = world.nodes().count() > NODES_MAX;
-    let choice = if is_crowded { 13 + random.below(7) } else { random.below(20) };
+    let choice = if is_crowded { 13 + random.below(7) } else { random.below(21) };
     match choice {
         0..2 => NodeOp::Create { fileset: any(random, &FILESETS) },
         2..8 => NodeOp::Take { fileset: fileset(random, world), clone: any(random, &CLONES) },
@@ -83,6 +83,7 @@ pub fn node_op(random: &mut Prng, world: &World) -> NodeOp {
                 NodeOp::Release { fileset, clone, hold }
             }
         }
+        20 => receive(random, world),
         _ if random.one_in(3) => {
             let bytes = QUOTA_BYTES_MIN + random.below(3 * QUOTA_BYTES_MIN);
             let bytes = if random.one_in(2) { 0 } else { bytes };
@@ -93,6 +94,15 @@ pub fn node_op(random: &mut Prng, world: &World) -> NodeOp {
             owner_op(random, world, fileset)
         }
     }
+}
+
+fn receive(random: &mut Prng, world: &World) -> NodeOp {
+    let (fileset, clone) = clone(random, world);
+    let is_it =
+        |(_, of, node): &(_, &str, &super::world::Node)| *of == fileset && node.name == clone;
+    let known = world.clones().find(is_it).map(|(id, ..)| world.earlier(id));
+    let from = one_of(random, &known.unwrap_or_default()).filter(|_| !random.one_in(4));
+    NodeOp::Receive { fileset, clone, from, into: any(random, &FILESETS) }
 }
 
 /// Chooses what is done to the quotas of a fileset's users, groups and projects.

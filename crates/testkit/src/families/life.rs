@@ -12,7 +12,9 @@ use storage::device::sim::{
     Fault as DeviceFault, FaultPlan, Image, PowerSupply, SimDevice, SimOptions,
 };
 
-use super::apply::{apply, compare, is_excused, listed, name, words};
+use super::apply::{
+    apply, compare, compare_lists, give_up_streams, is_excused, listed, name, words,
+};
 use super::choose::{PROJECTS, USERS, node_op, one_of, owner_op};
 use super::owners::check_sums;
 use super::seat::{At, Done, Met, Seat};
@@ -72,8 +74,8 @@ struct Life<'a> {
     power: &'a PowerSupply,
     seats: Vec<Seat<'a>>,
     world: World,
-    /// What the operation in flight would have made.
-    in_flight: Option<World>,
+    /// What the operation in flight would have made, or a part of it.
+    in_flight: Vec<World>,
     entered: Entered,
     read: usize,
 }
@@ -196,6 +198,7 @@ impl Lives {
         let other = one_of(&mut self.random, &filesets).filter(|other| *other != main);
         self.done.add(format!("mount {} of {:?}", main.1, self.shape));
         let pool = self.open(&device, &main.1)?;
+        give_up_streams(&pool)?;
         let served: Vec<(NodeId, String)> = [main].into_iter().chain(other).collect();
         let (mut generators, mut has_users) = (Vec::new(), Vec::new());
         for (id, _) in &served {
@@ -223,7 +226,7 @@ impl Lives {
             let nth = self.some(CUT_WRITE_POWER_MAX);
             device.arm(FaultPlan::none().with(DeviceFault::CutPower { nth }));
         }
-        let (in_flight, read) = (None, 0);
+        let (in_flight, read) = (Vec::new(), 0);
         let mut life = Life { pool: &pool, power: &power, seats, world, in_flight, entered, read };
         if self.shape.device_bytes <= FULL_BYTES_MAX && self.random.one_in(FULL_ONE_IN) {
             self.fill(&mut life)?;
@@ -243,7 +246,7 @@ impl Lives {
         let image = if is_closed { device.image() } else { device.crash_image(&mut self.random) };
         self.trace(image.content_hash());
         let Life { seats, world, in_flight, .. } = life;
-        self.report.counts.crashes_in_node_operations += u64::from(in_flight.is_some());
+        self.report.counts.crashes_in_node_operations += u64::from(!in_flight.is_empty());
         let worlds = [world].into_iter().chain(in_flight).collect();
         let histories = seats.into_iter().map(|seat| (seat.id, seat.history)).collect();
         Ok(Left { image, worlds, histories })
@@ -386,12 +389,13 @@ impl Lives {
         }
         self.done.add(op.to_string());
         let expected = life.world.after(&op, &life.entered);
+        let halfway = half_of(&op).and_then(|half| life.world.after(&half, &life.entered).ok());
         // NT4: who takes a clone syncs.
         let numbers: Vec<usize> =
             life.seats.iter_mut().filter(is_of).map(|seat| seat.begin_sync()).collect();
         let answer = apply(life.pool, &op, &mut self.random);
         if life.power.is_cut() {
-            life.in_flight = expected.ok();
+            life.in_flight = expected.ok().into_iter().chain(halfway).collect();
             return Ok(());
         }
         match (expected, answer) {
@@ -410,6 +414,10 @@ impl Lives {
                 self.report.counts.refusals += u64::from(!is_full);
                 let is_right = expected.as_ref().err().is_some_and(|it| it.is(&error));
                 if is_right || is_full || is_excused(life.pool, &error)? {
+                    // What differs may have found no room, or no quiet, when the rest was there.
+                    if let Some(half) = halfway.filter(|it| compare_lists(life.pool, it).is_ok()) {
+                        life.world = half;
+                    }
                     return Ok(());
                 }
                 let expected =
@@ -503,6 +511,7 @@ impl Lives {
     fn dismantled(&mut self, image: &Image, mut world: World) -> Result<(), String> {
         let (device, _) = self.device(image);
         let pool = self.open(&device, ROOT)?;
+        give_up_streams(&pool)?;
         let main = world.filesets().find(|(_, node)| node.name == ROOT).map(|(id, _)| id);
         let mut entered = Entered::default();
         entered.add(main.ok_or("the first fileset is gone")?);
@@ -544,6 +553,13 @@ impl Lives {
         }
         Ok(false)
     }
+}
+
+/// What of an operation may be done though the rest is not.
+fn half_of(op: &NodeOp) -> Option<NodeOp> {
+    let NodeOp::Receive { fileset, from: Some(from), into, .. } = op else { return None };
+    let (fileset, clone, into) = (fileset.clone(), from.clone(), into.clone());
+    Some(NodeOp::Receive { fileset, clone, from: None, into })
 }
 
 fn all_deletions(world: &World) -> Vec<NodeOp> {

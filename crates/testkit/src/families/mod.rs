@@ -3,10 +3,11 @@
 //!
 //! A *seed* is one pool. In each of its lives one or two filesets are changed by random steps of
 //! [`crate::ops`], and between these clones are taken, forked, restored, promoted, held and
-//! deleted, filesets made and deleted, quotas set, of users too, segments emptied. A life ends in
-//! order, or the power is cut at a write or behind the last answer; the pool is opened, sometimes
-//! with a second cut during that; and the next life begins with what is there. At the end all
-//! clones and all filesets but the first are deleted.
+//! deleted, sent and received, filesets made and deleted, quotas set, of users too, segments
+//! emptied. A life ends in order, or the power is cut at a write or behind the last answer; the
+//! pool is opened, sometimes with a second cut during that, and what came of a stream is given up;
+//! and the next life begins with what is there. At the end all clones and all filesets but the
+//! first are deleted.
 //!
 //! # What is asked
 //!

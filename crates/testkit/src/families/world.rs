@@ -57,6 +57,9 @@ pub enum NodeOp {
     Restore { fileset: String, clone: String },
     /// Calls the clones that a fork goes back to after it.
     Promote { fileset: String },
+    /// Makes a fileset of the stream of a clone; `from`: of the stream of an earlier one, and of
+    /// what differs.
+    Receive { fileset: String, clone: String, from: Option<String>, into: String },
     /// Deletes a clone.
     DeleteClone { fileset: String, clone: String },
     /// Deletes a fileset.
@@ -88,6 +91,10 @@ impl fmt::Display for NodeOp {
             }
             NodeOp::Restore { fileset, clone } => write!(f, "fileset restore {fileset}@{clone}"),
             NodeOp::Promote { fileset } => write!(f, "fileset promote {fileset}"),
+            NodeOp::Receive { fileset, clone, from, into } => {
+                write!(f, "receive {into} of {fileset}@{clone}")?;
+                from.iter().try_for_each(|from| write!(f, " by way of @{from}"))
+            }
             NodeOp::DeleteClone { fileset, clone } => write!(f, "clone delete {fileset}@{clone}"),
             NodeOp::DeleteFileset { fileset } => write!(f, "fileset delete {fileset}"),
             NodeOp::Hold { fileset, clone, hold } => {
@@ -123,6 +130,7 @@ impl NodeOp {
                 | NodeOp::TakeBelow { .. }
                 | NodeOp::Fork { .. }
                 | NodeOp::Restore { .. }
+                | NodeOp::Receive { .. }
                 | NodeOp::Hold { .. }
                 | NodeOp::Switch { .. }
                 | NodeOp::Limit { .. }
@@ -368,6 +376,9 @@ impl World {
                 (node.parent, node.model, node.quotas) = (Some(parent), model, quotas);
             }
             NodeOp::Promote { fileset } => world.promote(fileset)?,
+            NodeOp::Receive { fileset, clone, from, into } => {
+                world.receive((fileset, clone), from.as_deref(), into)?;
+            }
             NodeOp::DeleteClone { fileset, clone } => {
                 let id = world.clone_named(fileset, clone)?;
                 let is_held = !world.nodes[&id].holds.is_empty();
@@ -422,6 +433,39 @@ impl World {
             }
         }
         Ok(world)
+    }
+
+    /// What is received goes back to nothing that is here, and has no limits.
+    fn receive(
+        &mut self,
+        (fileset, clone): (&str, &str),
+        from: Option<&str>,
+        into: &str,
+    ) -> Result<(), Refusal> {
+        let sent = self.clone_named(fileset, clone)?;
+        let first = from.map(|from| self.clone_named(fileset, from)).transpose()?;
+        self.check_free(into).map_err(|refusal| match refusal {
+            // What is there is no state that the stream begins from.
+            Refusal::Exists => Refusal::InUse,
+            Refusal::Missing | Refusal::InUse => refusal,
+        })?;
+        let target = self.add_fileset(into, None, self.empty());
+        for id in first.into_iter().chain([sent]) {
+            let (model, name) = (self.nodes[&id].model.reopened(), self.nodes[&id].name.clone());
+            self.set_model(target, Arc::new(model));
+            self.take(target, &name);
+        }
+        Ok(())
+    }
+
+    /// The clones of the same fileset that a clone goes back to.
+    pub(super) fn earlier(&self, id: NodeId) -> Vec<String> {
+        let (of, mut names, mut next) = (self.nodes[&id].of, Vec::new(), self.nodes[&id].parent);
+        while let Some(node) = next.and_then(|id| self.nodes.get(&id)) {
+            names.extend((node.of == of).then(|| node.name.clone()));
+            next = node.parent;
+        }
+        names
     }
 
     fn quotas_of(&mut self, fileset: &str) -> Result<&mut Quotas, Refusal> {
