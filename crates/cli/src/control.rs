@@ -243,6 +243,10 @@ pub enum Request {
         fileset: String,
         /// How many of each kind are kept; none: there is no schedule any more.
         keep: Counts,
+        /// Whether the schedules are meant of filesets that had this name and are gone. They can
+        /// only be taken away.
+        #[serde(default)]
+        is_gone: bool,
     },
     /// The schedules of this pool.
     ScheduleList {},
@@ -626,6 +630,12 @@ pub struct FilesetFacts {
     /// Of a clone: by whom it is held; it can't be deleted then.
     #[serde(default)]
     pub holds: Vec<String>,
+    /// Of a clone: what needs it, so that it can't be deleted, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needed_by: Option<String>,
+    /// Whether one of its family is being freed: its clones can't be deleted until that is done.
+    #[serde(default)]
+    pub is_family_freed: bool,
     /// Whether a stream to it broke off, or comes: nobody finds it.
     #[serde(default)]
     pub is_receiving: bool,
@@ -784,7 +794,11 @@ mod tests {
             Request::ExportRemove { name: "/a".to_owned() },
             Request::ClientList {},
             Request::OperationList {},
-            Request::ScheduleSet { fileset: name(), keep: Counts { hourly: 24, ..keep } },
+            Request::ScheduleSet {
+                fileset: name(),
+                keep: Counts { hourly: 24, ..keep },
+                is_gone: false,
+            },
             Request::ScheduleList {},
             Request::NotifyTest {},
             Request::Reload {},

@@ -21,6 +21,7 @@ pub(crate) fn lines(pool: &Value) -> Vec<(&'static str, String)> {
     lines.extend(warnings.map(|warning| ("warning", warning)));
     lines.extend(space(&pool["space"]).map(|space| ("space", space)));
     lines.extend(nfs(&pool["nfs"]).map(|nfs| ("nfs", nfs)));
+    lines.extend(schedules(&pool["schedules"]).map(|stays| ("clones by schedule", stays)));
     lines.extend(doing(pool).map(|doing| ("now", doing)));
     lines.extend(power(pool).map(|power| ("if power failed now", power)));
     lines
@@ -35,6 +36,13 @@ fn nfs(nfs: &Value) -> Option<String> {
     let (answered, failed) = (nfs["answered"].as_u64()?, nfs["failed"].as_u64()?);
     let counts = format!("{answered} requests answered, {failed} of them with an error");
     Some(format!("{exports} exports, {connections} connections, {counts}"))
+}
+
+/// Returns what schedules would delete and can't; how they go else is no news.
+fn schedules(schedules: &Value) -> Option<String> {
+    let stays = schedules["stays"].as_array()?.iter().filter_map(Value::as_str);
+    let stays: Vec<&str> = stays.collect();
+    (!stays.is_empty()).then(|| format!("not deleted: {}", stays.join("; ")))
 }
 
 fn space(space: &Value) -> Option<String> {
@@ -147,6 +155,11 @@ mod tests {
         assert!(line(&pool, power).contains("would be lost (0 files)"));
         pool["is_read_only"] = json!(true);
         assert!(line(&pool, power).starts_with("nothing would be lost"));
+        let by_schedule = "clones by schedule";
+        pool["schedules"] = json!({ "filesets": 2, "stays": [] });
+        assert_eq!(line(&pool, by_schedule), "");
+        pool["schedules"]["stays"] = json!(["a@x: it is held by me", "3 more"]);
+        assert_eq!(line(&pool, by_schedule), "not deleted: a@x: it is held by me; 3 more");
         assert_eq!(lines(&json!({ "health": "ok" })).len(), 1);
         assert_eq!(lines(&Value::Null), []);
     }

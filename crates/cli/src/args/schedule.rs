@@ -11,7 +11,8 @@ use crate::size::parse_time;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast schedule set pool.hf:home hourly=24,daily=7\n  \
                         holdfast schedule list pool.hf\n  \
-                        holdfast schedule set pool.hf:home none\n\n\
+                        holdfast schedule set pool.hf:home none\n  \
+                        holdfast schedule set pool.hf:home none --gone\n\n\
                         The server takes a clone at each full hour, day, week (from Monday) and \
                         month, by UTC, named\nhourly-2026-11-23_19-00, and deletes the oldest of \
                         those that are more than are kept.")]
@@ -31,6 +32,9 @@ pub(crate) enum ScheduleCommand {
         /// hourly=N,daily=N,weekly=N,monthly=N, or none; clones that are there stay then
         #[arg(value_parser = Counts::parse)]
         keep: Counts,
+        /// Of filesets that had this name and are gone: takes their schedules away
+        #[arg(long)]
+        gone: bool,
     },
     /// Show the schedules of a served pool, or those of a fileset and of the ones below it
     #[command(after_help = "Examples:\n  holdfast schedule list pool.hf --json\n  \

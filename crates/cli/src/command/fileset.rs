@@ -1,5 +1,6 @@
 //! `holdfast fileset`: makes, shows, changes, renames and deletes the filesets of a pool.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -181,30 +182,11 @@ fn delete(
 ) -> anyhow::Result<()> {
     let name = at.named(argument)?;
     let pool = at.pool.display().to_string();
-    let below = format!("{name}/");
     let all = at.filesets()?;
-    let is_live =
-        |it: &&FilesetFacts| it.freed_permille.is_none() && !it.is_clone && !it.is_receiving;
-    let mut names: Vec<&FilesetFacts> =
-        all.iter().filter(is_live).filter(|it| it.name.starts_with(&below)).collect();
-    if !is_recursive && !names.is_empty() {
-        let names: Vec<&str> = names.iter().map(|it| it.name.as_str()).collect();
-        anyhow::bail!(
-            "{pool}:{name}: these are below it: {}: delete them first, or give --recursive",
-            names.join(", ")
-        );
-    }
-    let own = all.iter().filter(is_live).find(|it| it.name == name);
-    let in_the_way: Vec<String> = own
-        .into_iter()
-        .chain(names.iter().copied())
-        .filter_map(|it| in_the_way_of(it, &all, &pool))
-        .collect();
-    anyhow::ensure!(in_the_way.is_empty(), "nothing is deleted: {}", in_the_way.join("; "));
+    let mut names = doomed(&name, &all, (&pool, is_recursive))?;
     // Those with more parts are below others.
-    names.sort_by_key(|it| std::cmp::Reverse(it.name.matches('/').count()));
-    let names = names.iter().map(|it| it.name.clone()).chain([name.clone()]);
-    for name in names {
+    names.sort_by_key(|it| std::cmp::Reverse(it.matches('/').count()));
+    for name in names.into_iter().chain([name]) {
         wait_for_clones(at, &name, output)?;
         at.ask(&Request::FilesetDelete { name: name.clone() })?;
         let facts = json!({ "deleted": name, "pool": pool });
@@ -217,6 +199,60 @@ fn delete(
         output.remark("What it held is freed while the pool is mounted; --wait frees it now.");
     }
     Ok(())
+}
+
+/// Returns the filesets below `name`, which are deleted with it if that `is_recursive`; refused if
+/// one of them, or it, can't be.
+fn doomed(
+    name: &str,
+    all: &[FilesetFacts],
+    (pool, is_recursive): (&str, bool),
+) -> anyhow::Result<Vec<String>> {
+    let below = format!("{name}/");
+    let is_there = |it: &&FilesetFacts| it.freed_permille.is_none() && !it.is_clone;
+    let there: Vec<_> = all.iter().filter(is_there).collect();
+    let names: BTreeSet<&str> =
+        there.iter().map(|it| it.name.as_str()).filter(|it| it.starts_with(&below)).collect();
+    let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+    anyhow::ensure!(
+        is_recursive || names.is_empty(),
+        "{pool}:{name}: these are below it: {}: delete them first, or give --recursive",
+        names.join(", ")
+    );
+    let own = there.iter().filter(|it| it.name == name && !it.is_receiving);
+    let in_the_way: Vec<String> = own
+        .chain(there.iter().filter(|it| it.name.starts_with(&below)))
+        .filter_map(|it| in_the_way_of(it, all, pool).or_else(|| coming(it, (name, pool))))
+        .collect();
+    anyhow::ensure!(in_the_way.is_empty(), "nothing is deleted: {}", in_the_way.join("; "));
+    Ok(names)
+}
+
+/// Returns why a fileset that is on its way is not deleted with `name`, and what to do. What only
+/// begins to arrive can be deleted by its own name, for it is where it comes from.
+fn coming(fileset: &FilesetFacts, (name, pool): (&str, &str)) -> Option<String> {
+    let FilesetFacts { name: own, is_receiving, moving, .. } = fileset;
+    if *is_receiving {
+        return Some(format!(
+            "{pool}:{own} receives a stream: `holdfast receive {pool}:{own} --abort` first, or \
+             receive the rest"
+        ));
+    }
+    match moving.as_deref()? {
+        "arriving" if own == name => None,
+        "arriving" => Some(format!(
+            "{pool}:{own} arrives from another pool: give its move up (`holdfast fileset move \
+             --abort`), or delete it by its own name, first"
+        )),
+        "leaving" => Some(format!(
+            "{pool}:{own} is on its way to another pool: give its `holdfast fileset move` again \
+             first"
+        )),
+        _ => Some(format!(
+            "{pool}:{own} has arrived from another pool, which may not know yet: give its \
+             `holdfast fileset move` again first"
+        )),
+    }
 }
 
 /// Returns what keeps a fileset from being deleted, and what to do.
@@ -327,4 +363,51 @@ fn line_of(fileset: &FilesetFacts) -> String {
         line += &format!(", deleted: {} % freed", permille / 10);
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fileset(name: &str, slot: u32) -> FilesetFacts {
+        FilesetFacts { name: name.to_owned(), slot, ..FilesetFacts::default() }
+    }
+
+    /// Goal: nothing is deleted where something below is on its way, or comes as a stream, and all
+    /// of that is named; what arrives can be deleted by its own name.
+    #[test]
+    fn what_is_on_its_way_below_is_named_before_anything_is_deleted() {
+        let moving = |name: &str, slot, word: &str| {
+            let moving = Some(word.to_owned());
+            FilesetFacts { moving, ..fileset(name, slot) }
+        };
+        let mut all = vec![fileset("a", 1), fileset("a/b", 2), fileset("ab", 3)];
+        let doomed = |all: &[FilesetFacts], name: &str, is_recursive: bool| {
+            doomed(name, all, ("p", is_recursive)).map_err(|error| error.to_string())
+        };
+        assert_eq!(doomed(&all, "a", true), Ok(vec!["a/b".to_owned()]));
+        all.push(moving("a/c", 4, "leaving"));
+        all.push(moving("a/b/d", 5, "arriving"));
+        all.push(moving("a/e", 6, "arrived"));
+        all.push(FilesetFacts { is_receiving: true, ..fileset("a/f", 7) });
+        // The next state of one that is there.
+        all.push(FilesetFacts { is_receiving: true, ..fileset("a/b", 8) });
+        let refused = doomed(&all, "a", true).expect_err("some are on their way");
+        assert!(refused.starts_with("nothing is deleted"), "{refused}");
+        for words in [
+            "p:a/c is on its way",
+            "p:a/b/d arrives",
+            "p:a/e has arrived",
+            "p:a/f receives a stream",
+            "`holdfast receive p:a/b --abort`",
+        ] {
+            assert!(refused.contains(words), "{words}: {refused}");
+        }
+        let refused = doomed(&all, "a", false).expect_err("some are below it");
+        assert!(refused.contains("a/b, a/b/d, a/c, a/e, a/f: delete them first"), "{refused}");
+        assert_eq!(doomed(&all, "a/b/d", false), Ok(vec![]));
+        assert_eq!(doomed(&all, "ab", false), Ok(vec![]));
+        let refused = doomed(&all, "a/c", false).expect_err("it leaves");
+        assert!(refused.contains("p:a/c is on its way"), "{refused}");
+    }
 }

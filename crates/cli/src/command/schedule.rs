@@ -24,11 +24,12 @@ pub(crate) fn run(
     let at = at.need_server("schedules are of a server")?;
     let pool = at.pool.display().to_string();
     match &args.command {
-        ScheduleCommand::Set { keep, .. } => {
-            let fileset = at.named(argument)?;
-            at.ask(&Request::ScheduleSet { fileset: fileset.clone(), keep: *keep })?;
-            let facts = json!({ "fileset": fileset, "keep": keep, "pool": pool });
-            output.fact(&format!("{pool}:{fileset} keeps {}", keep.text()), &facts);
+        ScheduleCommand::Set { keep, gone, .. } => {
+            let (fileset, is_gone) = (at.named(argument)?, *gone);
+            at.ask(&Request::ScheduleSet { fileset: fileset.clone(), keep: *keep, is_gone })?;
+            let facts = json!({ "fileset": fileset, "keep": keep, "gone": gone, "pool": pool });
+            let which = if is_gone { ", which is gone," } else { "" };
+            output.fact(&format!("{pool}:{fileset}{which} keeps {}", keep.text()), &facts);
         }
         ScheduleCommand::List { .. } => {
             let Answer::Schedules(list) = at.ask(&Request::ScheduleList {})? else {
@@ -53,8 +54,12 @@ pub(crate) fn run(
                 let mut line = format!("{name}  {}", schedule.keep.text());
                 if schedule.is_gone {
                     line += &format!(
-                        ", but that fileset is gone: `holdfast schedule set {pool}:{name} none`"
+                        ", but that fileset is gone: `holdfast schedule set {pool}:{name} none \
+                         --gone`"
                     );
+                }
+                for stays in &schedule.stays {
+                    line += &format!("\n  is not deleted: {}", printable(stays));
                 }
                 output.fact(&line, &json!(schedule));
             }

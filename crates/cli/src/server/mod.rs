@@ -32,6 +32,7 @@ mod state;
 mod timetable;
 pub(crate) mod token;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -193,6 +194,8 @@ pub(crate) struct Hub {
     exports: Exports,
     /// Clones by schedule.
     schedules: Mutex<Schedules>,
+    /// By number of the pool: clones that a schedule would delete and something needs.
+    stays: Mutex<BTreeMap<usize, Vec<String>>>,
     /// Who is told what happens; `None`: nobody yet.
     receivers: Mutex<Option<Receivers>>,
     notify_counts: Arc<receivers::Counts>,
@@ -214,6 +217,7 @@ impl Hub {
             config: Mutex::default(),
             exports: Exports::default(),
             schedules: Mutex::default(),
+            stays: Mutex::default(),
             receivers: Mutex::default(),
             notify_counts: Arc::default(),
             changing: Mutex::default(),
@@ -237,7 +241,9 @@ impl Hub {
             Request::OperationList {} => {
                 Ok(Answer::Operations(self.nfs.as_ref().map(Nfs::operations).unwrap_or_default()))
             }
-            Request::ScheduleSet { fileset, keep } => self.schedule_set(index, fileset, keep),
+            Request::ScheduleSet { fileset, keep, is_gone } => {
+                self.schedule_set(index, fileset, keep, *is_gone)
+            }
             Request::ScheduleList {} => self.schedule_list(index),
             Request::NotifyTest {} => Ok(Answer::Told(self.test_receivers(&shown(&served.path)))),
             Request::Reload {} => {
@@ -394,6 +400,9 @@ impl OpenPool for Asked {
         let mut status = self.pool().status();
         if let Some(nfs) = &self.hub.nfs {
             status["nfs"] = nfs.status();
+        }
+        if let Some(schedules) = self.hub.schedule_status(self.index) {
+            status["schedules"] = schedules;
         }
         if let Some(receivers) = &*self.hub.receivers() {
             status["notify"] = self.hub.notify_counts.facts(receivers.count());

@@ -8,8 +8,11 @@
 //! 2. Of the clones that are named so, the newest ones are kept, by their names; the others are
 //!    deleted. Whatever is named in another way is nobody's but the user's.
 //! 3. What is named after now, by a clock that was wrong, neither counts nor is deleted.
-//! 4. What is held counts, and is not deleted. One clone of a fileset is deleted at a look, and
-//!    none while another is being freed: the pool frees one at a time.
+//! 4. What something needs counts, and is passed over: what is held, read, mounted, or gone back
+//!    to by a fork. It is told with the schedule ([`Schedule::stays`]). What is refused for another
+//!    cause is passed over too.
+//! 5. Of a fileset one clone is deleted at a pass, and none while another of its family is being
+//!    freed: the pool frees one at a time. A look makes up to [`PASSES_MAX`] passes.
 //!
 //! A schedule is of a fileset, whatever that is called: it goes by identity, so a rename changes
 //! nothing, and another fileset that gets the name has no schedule. One whose fileset is gone stays
@@ -17,17 +20,27 @@
 //!
 //! [`plan`] decides, from the time and the names; [`Hub::keep_schedules`] does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::{Hub, ServedPool};
 use crate::backend::BackendError;
 use crate::control::{Answer, Peer, Request, audited, name_of};
+use crate::events::now_seconds;
 
 /// Most clones of one kind that a schedule keeps.
 const KEPT_MAX: u32 = 1000;
+/// Most passes of one look, and so most clones of a fileset that it deletes: with the time between
+/// them they take less than a look comes after the last.
+pub(crate) const PASSES_MAX: usize = 32;
+/// Clones of a fileset that are tried at one pass, until one can be deleted.
+const TRIES_MAX: usize = 16;
+/// Clones that a schedule can't delete and are told by name.
+const STAYS_MAX: usize = 10;
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
 /// The first of January 1970 was a Thursday: so many days before the next Monday week began.
@@ -60,6 +73,9 @@ pub struct Schedule {
     /// Whether there is no such fileset any more.
     #[serde(default)]
     pub is_gone: bool,
+    /// Clones that it would delete and something needs, and what: ten at most, and how many more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stays: Vec<String>,
 }
 
 impl Counts {
@@ -216,9 +232,41 @@ pub(crate) type Schedules = BTreeMap<(usize, String), Schedule>;
 struct Found {
     name: String,
     clones: Vec<String>,
-    held: BTreeSet<String>,
-    /// Whether one of its clones was deleted and is not all free.
+    /// Clones that something needs, and what.
+    needed: BTreeMap<String, String>,
+    /// Whether one of its family was deleted and is not all free.
     is_freeing: bool,
+}
+
+impl Found {
+    /// Splits what is to be deleted into what can be and what stays, and why.
+    fn split(&self, delete: Vec<String>) -> (Vec<String>, Vec<String>) {
+        let (mut can, mut stays) = (Vec::new(), Vec::new());
+        for clone in delete {
+            match self.needed.get(&clone) {
+                None => can.push(clone),
+                Some(by) => stays.push(format!("{}@{clone}: {by}", self.name)),
+            }
+        }
+        (can, stays)
+    }
+}
+
+/// What came of a pass over all schedules.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// What could not be done, by number of the pool.
+    pub(crate) failed: Vec<(usize, String)>,
+    /// Whether there is more to delete.
+    pub(crate) has_more: bool,
+}
+
+/// Returns the first of what stays, and how many more do.
+fn shortened(mut stays: Vec<String>) -> Vec<String> {
+    let more = stays.len().saturating_sub(STAYS_MAX);
+    stays.truncate(STAYS_MAX);
+    stays.extend((more > 0).then(|| format!("{more} more")));
+    stays
 }
 
 impl Hub {
@@ -254,24 +302,57 @@ impl Hub {
         index: usize,
         fileset: &str,
         keep: &Counts,
+        is_gone: bool,
     ) -> Result<Answer, BackendError> {
         let served = &self.pools[index];
+        let is_none = *keep == Counts::default();
         keep.check().map_err(|cause| served.failed(cause))?;
         name_of(fileset).map_err(|cause| served.failed(cause))?;
+        if is_gone && !is_none {
+            return Err(served.failed("a fileset that is gone has no clones to take: write none"));
+        }
         let found = self.found(index)?;
         let mut schedules = self.schedules();
         let mut next = renamed(&schedules, index, &found);
-        if *keep == Counts::default() {
-            next.retain(|(pool, _), it| *pool != index || it.fileset != fileset);
-        } else {
-            let Some((uuid, _)) = found.iter().find(|(_, it)| it.name == fileset) else {
+        let named = found.iter().find(|(_, it)| it.name == fileset).map(|(uuid, _)| uuid.clone());
+        let is_gone_one = |(pool, _): &(usize, String), it: &Schedule| {
+            *pool == index && it.is_gone && it.fileset == fileset
+        };
+        match named.filter(|_| !is_gone) {
+            Some(uuid) if !is_none => {
+                let (fileset, stays) = (fileset.to_owned(), Vec::new());
+                let uuid_of = uuid.clone();
+                let schedule =
+                    Schedule { fileset, uuid: uuid_of, keep: *keep, is_gone: false, stays };
+                next.insert((index, uuid), schedule);
+            }
+            // By identity: one that is gone may have had the name too.
+            Some(uuid) => {
+                let is_there = next.remove(&(index, uuid)).is_some();
+                if !is_there && next.iter().any(|(key, it)| is_gone_one(key, it)) {
+                    return Err(served.failed(format!(
+                        "{fileset} has no schedule, but one that had this name and is gone has: \
+                         `holdfast schedule set {}:{fileset} none --gone` takes that away",
+                        served.path.display()
+                    )));
+                }
+            }
+            None if is_none => {
+                let before = next.len();
+                next.retain(|key, it| !is_gone_one(key, it));
+                if is_gone && next.len() == before {
+                    return Err(served.failed(format!(
+                        "no fileset {fileset} that is gone has a schedule: `holdfast schedule \
+                         list {}` shows them",
+                        served.path.display()
+                    )));
+                }
+            }
+            None => {
                 let list = format!("`holdfast fileset list {}`", served.path.display());
                 let cause = format!("there is no fileset {fileset}: {list} shows them");
                 return Err(served.failed(cause));
-            };
-            let (fileset, uuid) = (fileset.to_owned(), uuid.clone());
-            let schedule = Schedule { fileset, uuid: uuid.clone(), keep: *keep, is_gone: false };
-            next.insert((index, uuid), schedule);
+            }
         }
         let file = KeptFile { schedules: list_of(&next, index) };
         let text = toml::to_string(&file).map_err(|error| served.failed(error.to_string()))?;
@@ -284,14 +365,27 @@ impl Hub {
     pub(crate) fn schedule_list(&self, index: usize) -> Result<Answer, BackendError> {
         let found = self.found(index)?;
         let mut list = list_of(&renamed(&self.schedules(), index, &found), index);
-        list.sort_by(|a, b| a.fileset.cmp(&b.fileset));
+        for schedule in &mut list {
+            let Some(of) = found.get(&schedule.uuid) else { continue };
+            let due = plan(&schedule.keep, now_seconds(), &of.clones);
+            schedule.stays = shortened(of.split(due.delete).1);
+        }
+        list.sort_by(|a, b| (&a.fileset, a.is_gone).cmp(&(&b.fileset, b.is_gone)));
         Ok(Answer::Schedules(list))
     }
 
-    /// Does what schedules want at `seconds` after 1970. Failures are logged, and tried again at
-    /// the next call.
-    pub(crate) fn keep_schedules(&self, seconds: u64) -> Vec<(usize, String)> {
-        let mut failed = Vec::new();
+    /// Returns what the status of a pool says of its schedules; `None`: it has none.
+    pub(super) fn schedule_status(&self, index: usize) -> Option<Value> {
+        let count = list_of(&self.schedules(), index).len();
+        let stays = self.stays.lock().unwrap_or_else(PoisonError::into_inner);
+        let own: Vec<String> = stays.get(&index).cloned().unwrap_or_default();
+        (count > 0).then(|| json!({ "filesets": count, "stays": own }))
+    }
+
+    /// Does what schedules want at `seconds` after 1970, as far as one pass comes. Failures are
+    /// logged, and tried again at the next call.
+    pub(crate) fn keep_schedules(&self, seconds: u64) -> Kept {
+        let mut kept = Kept::default();
         for index in 0..self.pools.len() {
             if list_of(&self.schedules(), index).is_empty() {
                 continue;
@@ -300,7 +394,7 @@ impl Hub {
                 Ok(found) => found,
                 Err(error) => {
                     tracing::error!("schedules: {error}");
-                    failed.push((index, error.to_string()));
+                    kept.failed.push((index, error.to_string()));
                     continue;
                 }
             };
@@ -309,38 +403,62 @@ impl Hub {
                 *schedules = renamed(&schedules, index, &found);
                 list_of(&schedules, index)
             };
+            let mut all_stay = Vec::new();
             for Schedule { fileset, uuid, keep, .. } in own {
                 let Some(found) = found.get(&uuid) else {
-                    failed.push((index, format!("the fileset {fileset} is gone")));
+                    kept.failed.push((index, format!("the fileset {fileset} is gone")));
                     continue;
                 };
-                let mut due = plan(&keep, seconds, &found.clones);
-                // The policy's fourth sentence.
-                due.delete.retain(|clone| !found.held.contains(clone));
-                due.delete.truncate(usize::from(!found.is_freeing));
-                let errors = self.keep_schedule(index, &fileset, &due);
-                failed.extend(errors.into_iter().map(|error| (index, error)));
+                let Due { take, delete } = plan(&keep, seconds, &found.clones);
+                // The policy's fourth and fifth sentence.
+                let (delete, stays) = found.split(delete);
+                all_stay.extend(stays);
+                self.take_clones(index, &fileset, take, &mut kept);
+                kept.has_more |= if found.is_freeing {
+                    !delete.is_empty()
+                } else {
+                    self.delete_one(index, &fileset, delete, &mut kept)
+                };
             }
+            let mut stays = self.stays.lock().unwrap_or_else(PoisonError::into_inner);
+            stays.insert(index, shortened(all_stay));
         }
-        failed
+        kept
     }
 
-    fn keep_schedule(&self, index: usize, fileset: &str, due: &Due) -> Vec<String> {
-        let mut failed = Vec::new();
-        let fileset_of = || fileset.to_owned();
-        let take =
-            |clone: &String| Request::CloneCreate { fileset: fileset_of(), clone: clone.clone() };
-        let delete =
-            |clone: &String| Request::CloneDelete { fileset: fileset_of(), clone: clone.clone() };
-        // What is taken first is there when something fails.
-        for request in due.take.iter().map(take).chain(due.delete.iter().map(delete)) {
-            let done = audited("schedule", &request, || self.control(index, &request, Peer::own()));
-            if let Err(error) = done {
-                tracing::error!("schedules: {error}");
-                failed.push(error.to_string());
+    fn take_clones(&self, index: usize, fileset: &str, take: Vec<String>, kept: &mut Kept) {
+        for clone in take {
+            let fileset = fileset.to_owned();
+            self.ask_for(index, &Request::CloneCreate { fileset, clone }, kept);
+        }
+    }
+
+    /// Deletes the first clone that can be. Returns whether there are more.
+    fn delete_one(
+        &self,
+        index: usize,
+        fileset: &str,
+        delete: Vec<String>,
+        kept: &mut Kept,
+    ) -> bool {
+        let count = delete.len();
+        for (tried, clone) in delete.into_iter().take(TRIES_MAX).enumerate() {
+            let fileset = fileset.to_owned();
+            if self.ask_for(index, &Request::CloneDelete { fileset, clone }, kept) {
+                return tried + 1 < count;
             }
         }
-        failed
+        false
+    }
+
+    /// Returns whether it was done.
+    fn ask_for(&self, index: usize, request: &Request, kept: &mut Kept) -> bool {
+        let done = audited("schedule", request, || self.control(index, request, Peer::own()));
+        if let Err(error) = &done {
+            tracing::error!("schedules: {error}");
+            kept.failed.push((index, error.to_string()));
+        }
+        done.is_ok()
     }
 
     /// Returns what there is of each fileset, by identity.
@@ -348,18 +466,18 @@ impl Hub {
         let (mut all, mut from) = (Vec::new(), Some(0));
         while let Some(slot) = from {
             let request = Request::FilesetList { from: slot };
-            let Answer::Filesets { list, next } =
-                self.pools[index].pool.control(&request, Peer::own())?
-            else {
-                break;
-            };
+            let served = &self.pools[index];
+            let mut answer = served.pool.control(&request, Peer::own())?;
+            served.mounts.uses.tell(&mut answer);
+            let Answer::Filesets { list, next } = answer else { break };
             all.extend(list.into_iter().filter(|facts| !facts.is_receiving));
             from = next.filter(|&next| next > slot);
         }
         let (mut by_name, mut found) = (BTreeMap::new(), BTreeMap::new());
         for facts in all.iter().filter(|it| it.freed_permille.is_none() && !it.is_clone) {
             by_name.insert(facts.name.clone(), facts.uuid.clone());
-            let of = Found { name: facts.name.clone(), ..Found::default() };
+            let is_freeing = facts.is_family_freed;
+            let of = Found { name: facts.name.clone(), is_freeing, ..Found::default() };
             found.insert(facts.uuid.clone(), of);
         }
         for facts in all {
@@ -367,12 +485,12 @@ impl Hub {
             let of = by_name.get(fileset).and_then(|uuid| found.get_mut(uuid));
             let Some(of) = of else { continue };
             if facts.freed_permille.is_some() {
-                of.is_freeing = true;
                 continue;
             }
             of.clones.push(clone.to_owned());
-            if !facts.holds.is_empty() {
-                of.held.insert(clone.to_owned());
+            let used = facts.used_by.first().map(|how| format!("it is {}", how.words()));
+            if let Some(by) = used.or(facts.needed_by) {
+                of.needed.insert(clone.to_owned(), by);
             }
         }
         Ok(found)

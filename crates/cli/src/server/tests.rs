@@ -1,5 +1,6 @@
 use front::nfs::{ExportRules, HandleKey};
 
+use super::schedule::Kept;
 use super::*;
 use crate::backend::Backend;
 use crate::control::{ExportSource, ExportSpec};
@@ -160,6 +161,7 @@ fn a_schedule_belongs_to_a_fileset_and_not_to_its_name() {
     let set = |fileset: &str, hourly: u32| Request::ScheduleSet {
         fileset: fileset.to_owned(),
         keep: crate::control::Counts { hourly, ..Default::default() },
+        is_gone: false,
     };
     let rename =
         |name: &str, to: &str| Request::FilesetRename { name: name.to_owned(), to: to.to_owned() };
@@ -171,7 +173,7 @@ fn a_schedule_belongs_to_a_fileset_and_not_to_its_name() {
     pool.control(&rename("b", "home"), Peer::own()).expect("nobody has the name");
     let next = hub_of(&pool, &state);
     next.read_schedules().expect("it is whole");
-    assert_eq!(next.keep_schedules(NOW), []);
+    assert_eq!(next.keep_schedules(NOW), Kept::default());
     let clones: Vec<String> =
         filesets(&next).into_iter().filter(|it| it.is_clone).map(|it| it.name).collect();
     assert_eq!(clones, ["home@hourly-2026-11-23_19-00"]);
@@ -183,7 +185,7 @@ fn a_schedule_belongs_to_a_fileset_and_not_to_its_name() {
     let delete = Request::FilesetDelete { name: "home".to_owned() };
     assert_eq!(asked(&next, &delete), Ok(Answer::Done));
     assert_eq!(schedules(&next), [("home".to_owned(), true)]);
-    let failed = next.keep_schedules(NOW);
+    let failed = next.keep_schedules(NOW).failed;
     assert_eq!(failed, [(0, "the fileset home is gone".to_owned())]);
     assert_eq!(asked(&next, &set("home", 0)), Ok(Answer::Done));
     assert_eq!(schedules(&next), []);
@@ -191,38 +193,94 @@ fn a_schedule_belongs_to_a_fileset_and_not_to_its_name() {
     std::fs::remove_dir_all(&state).expect("it is ours");
 }
 
-/// Goal: what a schedule has too much of goes, one clone behind the other and without a failure,
-/// and what is held stays. Method: four old clones, of which one is held.
+/// Goal: one fileset's schedule is set and taken away, and that of another that had its name is
+/// not: filesets are meant by what they are.
 #[test]
-fn a_schedule_deletes_one_clone_after_the_other_and_none_that_is_held() {
+fn a_schedule_that_is_taken_away_is_that_of_the_fileset_which_has_the_name() {
+    let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
+    let state = new_directory("twins");
+    let hub = hub_of(&pool, &state);
+    let set = |hourly: u32, is_gone: bool| {
+        let keep = crate::control::Counts { hourly, ..Default::default() };
+        asked(&hub, &Request::ScheduleSet { fileset: "a".to_owned(), keep, is_gone })
+    };
+    let twin = |is_gone| ("a".to_owned(), is_gone);
+    for _ in 0..2 {
+        assert_eq!(asked(&hub, &create("a")), Ok(Answer::Done));
+        assert_eq!(set(2, false), Ok(Answer::Done));
+        let delete = Request::FilesetDelete { name: "a".to_owned() };
+        assert_eq!(asked(&hub, &delete), Ok(Answer::Done));
+    }
+    assert_eq!(asked(&hub, &create("a")), Ok(Answer::Done));
+    let refused = set(0, false).expect_err("only those that are gone have one");
+    assert!(refused.contains("none --gone"), "{refused}");
+    assert_eq!(set(2, false), Ok(Answer::Done));
+    assert_eq!(schedules(&hub), [twin(false), twin(true), twin(true)]);
+    assert_eq!(set(0, false), Ok(Answer::Done));
+    assert_eq!(schedules(&hub), [twin(true), twin(true)]);
+    assert_eq!(set(2, false), Ok(Answer::Done));
+    let refused = set(2, true).expect_err("it takes none");
+    assert!(refused.contains("write none"), "{refused}");
+    assert_eq!(set(0, true), Ok(Answer::Done));
+    assert_eq!(schedules(&hub), [twin(false)]);
+    let refused = set(0, true).expect_err("they are taken away");
+    assert!(refused.contains("no fileset a that is gone"), "{refused}");
+    // It is what the next server reads.
+    let next = hub_of(&pool, &state);
+    next.read_schedules().expect("it is whole");
+    assert_eq!(schedules(&next), [twin(false)]);
+    pool.close().expect("memory does not fail");
+    std::fs::remove_dir_all(&state).expect("it is ours");
+}
+
+fn clones(hub: &Hub) -> Vec<String> {
+    filesets(hub).into_iter().filter(|it| it.is_clone).map(|it| it.name).collect()
+}
+
+/// Goal: what a schedule has too much of goes, all of it at one look and without a failure, and
+/// what something needs stays, is told, and keeps nothing else from going. Method: old clones, of
+/// which the oldest is held, the next has a fork, and the one after that is mounted.
+#[test]
+fn a_schedule_deletes_what_nothing_needs_whatever_stays() {
     let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
     let state = new_directory("surplus");
     let hub = hub_of(&pool, &state);
     let fileset = || "root".to_owned();
-    for hour in 10..14 {
-        let clone = format!("hourly-2026-11-23_{hour}-00");
-        let take = Request::CloneCreate { fileset: fileset(), clone };
+    let own = |hour: u64| format!("hourly-2026-11-23_{hour:02}-00");
+    for hour in 4..14 {
+        let take = Request::CloneCreate { fileset: fileset(), clone: own(hour) };
         assert_eq!(asked(&hub, &take), Ok(Answer::Done));
     }
-    let clone = "hourly-2026-11-23_10-00".to_owned();
-    let hold =
-        Request::CloneHold { fileset: fileset(), clone, hold: "me".to_owned(), is_held: true };
+    let (clone, hold) = (own(4), "me".to_owned());
+    let hold = Request::CloneHold { fileset: fileset(), clone, hold, is_held: true };
     assert_eq!(asked(&hub, &hold), Ok(Answer::Done));
+    let fork = Request::FilesetFork { fileset: fileset(), clone: own(5), to: "fork".to_owned() };
+    assert_eq!(asked(&hub, &fork), Ok(Answer::Done));
+    let (name, part) = ("root".parse().expect("a name"), NamePart::new(&own(6)).expect("a part"));
+    let mount = crate::uses::Use::Mount("/mnt".into());
+    let uses = &hub.pools[0].mounts.uses;
+    let claim = uses.claim(Some(&name), Some(&part), mount).expect("it is there");
     let keep = crate::control::Counts { hourly: 1, ..Default::default() };
-    assert_eq!(asked(&hub, &Request::ScheduleSet { fileset: fileset(), keep }), Ok(Answer::Done));
-    let names = || -> Vec<String> {
-        filesets(&hub).into_iter().filter(|it| it.is_clone).map(|it| it.name).collect()
-    };
-    let wanted = ["root@hourly-2026-11-23_10-00", "root@hourly-2026-11-23_19-00"];
-    for _ in 0..400 {
-        assert_eq!(hub.keep_schedules(NOW), []);
-        if names() == wanted {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(25));
+    let set = Request::ScheduleSet { fileset: fileset(), keep, is_gone: false };
+    assert_eq!(asked(&hub, &set), Ok(Answer::Done));
+    // Taken now: the look goes by the clock.
+    let failed = timetable::keep(&hub, &std::sync::atomic::AtomicBool::new(false));
+    assert_eq!(failed, []);
+    let left = clones(&hub);
+    let wanted: Vec<String> = [4, 5, 6].map(|hour| format!("root@{}", own(hour))).into();
+    assert!(left.starts_with(&wanted) && left.len() == 4, "{left:?}");
+    let list = asked(&hub, &Request::ScheduleList {});
+    let Ok(Answer::Schedules(list)) = list else { panic!("{list:?}") };
+    let stays = &list[0].stays;
+    for (at, word) in ["held by me", "fork", "mounted on /mnt"].iter().enumerate() {
+        assert!(stays[at].starts_with(&wanted[at]) && stays[at].contains(word), "{stays:?}");
     }
-    assert_eq!(names(), wanted);
-    assert_eq!(hub.keep_schedules(NOW), []);
+    let status = hub.schedule_status(0).expect("there is a schedule");
+    assert_eq!(status, json!({ "filesets": 1, "stays": stays }));
+    // What is no longer needed goes.
+    drop(claim);
+    assert_eq!(timetable::keep(&hub, &std::sync::atomic::AtomicBool::new(false)), []);
+    assert_eq!(clones(&hub).len(), 3);
     pool.close().expect("memory does not fail");
     std::fs::remove_dir_all(&state).expect("it is ours");
 }

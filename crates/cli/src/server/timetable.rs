@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use super::Hub;
 use super::notices::{Seen, Sight};
+use super::schedule::PASSES_MAX;
 use crate::events::{self, now_seconds};
 
 /// How often schedules are looked at: a clone is so late at most.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How long a pass waits for the one before it: the pool goes on with what it frees so often.
+const PASS_TIME: Duration = Duration::from_millis(250);
 /// Looks from one at filesets and their quotas to the next: a pool may have many.
 const QUOTA_LOOKS: u64 = 6;
 
@@ -31,7 +34,7 @@ impl Timetable {
             let mut seen: Vec<Seen> = hub.pools.iter().map(|_| Seen::default()).collect();
             let mut looks = 0;
             while !stopped.load(Ordering::Acquire) {
-                let failed = hub.keep_schedules(now_seconds());
+                let failed = keep(&hub, &stopped);
                 look(&hub, &mut seen, failed, looks % QUOTA_LOOKS == 0);
                 looks += 1;
                 std::thread::park_timeout(LOOK_EVERY);
@@ -39,6 +42,20 @@ impl Timetable {
         })?;
         Ok(Timetable { should_stop, thread: Some(thread) })
     }
+}
+
+/// Does what schedules want, in as many passes as one look has. Returns what they could not do in
+/// the end, by pool.
+pub(super) fn keep(hub: &Hub, stopped: &AtomicBool) -> Vec<(usize, String)> {
+    let mut kept = hub.keep_schedules(now_seconds());
+    for _ in 1..PASSES_MAX {
+        if !kept.has_more || stopped.load(Ordering::Acquire) {
+            break;
+        }
+        std::thread::park_timeout(PASS_TIME);
+        kept = hub.keep_schedules(now_seconds());
+    }
+    kept.failed
 }
 
 /// Tells what has happened to pools since the last look. `failed` is what their schedules could

@@ -239,6 +239,8 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
         block_bytes: info.block_bytes.into(),
         is_clone: info.is_clone,
         holds: info.holds,
+        needed_by: info.needed_by,
+        is_family_freed: info.is_family_freed,
         is_receiving: info.is_receiving,
         moving: info.moving.map(|moving| moving.word().to_owned()),
         origin: info.origin,

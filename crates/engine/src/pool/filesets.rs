@@ -1,11 +1,13 @@
 //! The filesets of a pool: listed, made, changed, deleted.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::fileset::{FilesetName, Moving, NamePart};
+use format::ids::FilesetId;
 use format::stream::Totals;
 
 use super::Pool;
@@ -16,6 +18,7 @@ use crate::stream::{ResumeToken, SendError};
 use crate::vnode::api::FilesetUuid;
 use crate::vnode::{
     Difference, FilesetChange, Fullness, NewFileset, ReceiveFailure, Received, Restored, Still,
+    needed_by,
 };
 
 /// What a pool tells of one of its filesets.
@@ -51,6 +54,11 @@ pub struct FilesetInfo {
     pub freed_permille: Option<u64>,
     /// Of a clone: by whom it is held.
     pub holds: Vec<String>,
+    /// In a list, of a clone: what needs it, so that it can't be deleted. `None`: nothing.
+    pub needed_by: Option<String>,
+    /// In a list: whether one of its family is being freed. None of its clones can be deleted until
+    /// that is done.
+    pub is_family_freed: bool,
     /// In a list: the clone that it goes back to, its own last one or the one that it was forked
     /// from.
     pub origin: Option<String>,
@@ -74,6 +82,8 @@ impl Pool {
             quota_bytes: node.quota_bytes,
             reservation_bytes: node.reservation_bytes,
             holds: Vec::new(),
+            needed_by: None,
+            is_family_freed: false,
             origin: None,
             freed_permille: node.freed().map(|(done, total)| done.saturating_mul(1000) / total),
         }
@@ -96,10 +106,17 @@ impl Pool {
     pub fn filesets_from(&self, from: u32, count: usize) -> FsResult<Vec<FilesetInfo>> {
         let all = self.core.list_filesets(from, count)?;
         let index = self.core.filesets.table.lock(&self.core.store)?;
+        let freed = index.nodes().filter(|node| node.is_deleted()).map(|node| node.family);
+        let freed: BTreeSet<FilesetId> = freed.collect();
         let info = |(name, node): (String, Node)| {
-            let holds = index.holds_of(node.slot).map(|hold| hold.as_str().to_owned()).collect();
-            let origin = index.origin_of(node.slot).map(|origin| index.path_of(origin));
-            FilesetInfo { holds, origin, ..self.fileset_info(name, &node) }
+            let slot = node.slot;
+            let holds = index.holds_of(slot).map(|hold| hold.as_str().to_owned()).collect();
+            let origin = index.origin_of(slot).map(|origin| index.path_of(origin));
+            let is_clone = node.is_clone() && !node.is_deleted();
+            let needed_by = is_clone.then(|| needed_by(&index, slot)).flatten();
+            let is_family_freed = freed.contains(&node.family);
+            let info = self.fileset_info(name, &node);
+            FilesetInfo { holds, origin, needed_by, is_family_freed, ..info }
         };
         Ok(all.into_iter().map(info).collect())
     }

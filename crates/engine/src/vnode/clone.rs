@@ -525,34 +525,41 @@ impl Core {
 
 /// Refuses to delete a clone that something depends on.
 fn check_deletable(index: &Index, slot: u32) -> FsResult<()> {
-    let in_use = |by: &str| FsError::FilesetInUse { name: index.path_of(slot), by: by.to_owned() };
+    let in_use = |by: String| FsError::FilesetInUse { name: index.path_of(slot), by };
+    if index.node(slot).is_some_and(|node| index.is_family_freed(node.family)) {
+        let by = "another one is being freed: try again when that is done";
+        return Err(in_use(by.to_owned()));
+    }
+    needed_by(index, slot).map_or(Ok(()), |by| Err(in_use(by)))
+}
+
+/// Returns what needs a clone, so that it can't be deleted, and what to do. `None`: nothing.
+pub(crate) fn needed_by(index: &Index, slot: u32) -> Option<String> {
     let holds: Vec<_> = index.holds_of(slot).map(NamePart::as_str).collect();
     if !holds.is_empty() && !planted::is(Planted::HoldIgnored) {
-        return Err(in_use(&format!("it is held by {}: release it first", holds.join(", "))));
+        return Some(format!("it is held by {}: release it first", holds.join(", ")));
     }
     if index.is_pinned(slot) {
-        return Err(in_use("it is being read: try again when that is done"));
-    }
-    if index.node(slot).is_some_and(|node| index.is_family_freed(node.family)) {
-        return Err(in_use("another one is being freed: try again when that is done"));
+        return Some("it is being read: try again when that is done".to_owned());
     }
     let is_receiving = |child: &Node| child.is_receiving();
     if let Some(child) = index.children_in_family(slot).find(|child| is_receiving(child)) {
         let to = index.path_of(child.slot);
-        let by = format!(
+        return Some(format!(
             "a stream to {to} that begins from it comes, or broke off: receive the rest, or give \
              up what came (`holdfast receive POOL:{to} --abort`)"
-        );
-        return Err(in_use(&by));
+        ));
     }
-    // DL3: each of two would hold what the other does not.
+    // DL3: each of two would hold what the other does not. One that is being freed holds nothing
+    // for long.
+    let children = index.children_in_family(slot).filter(|child| !child.is_deleted());
+    if children.count() < 2 {
+        return None;
+    }
     let branches = branches_of(index, slot);
-    if branches.len() < 2 {
-        return Ok(());
-    }
     let which = if branches.len() == 2 { "all of one of them" } else { "all of them but one" };
     let (count, branches) = (branches.len(), branches.join(", "));
-    Err(in_use(&format!("{count} branches go back to it, {branches}: delete {which} first")))
+    Some(format!("{count} branches go back to it, {branches}: delete {which} first"))
 }
 
 fn check_clone_name(index: &Index, of: u32, name: &NamePart) -> FsResult<()> {

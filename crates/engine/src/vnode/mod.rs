@@ -72,6 +72,7 @@ mod xattr;
 
 pub use attr::DIRTY_FILES_MAX;
 pub use clone::Still;
+pub(crate) use clone::needed_by;
 pub use diff::{Became, DIFF_RANGES_MAX, Difference};
 pub(crate) use enter::Entered;
 pub use filesets::NewFileset;
