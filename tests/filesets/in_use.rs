@@ -26,6 +26,8 @@ const STEPS: usize = 1200;
 /// Steps between two moves.
 const STEPS_APART: usize = 40;
 const MOVES_UNDER_LOAD: usize = 12;
+/// As long as a pause may be.
+const PAUSE_NS: u64 = engine::PAUSE_NS_MAX;
 
 fn pool(clock: &Arc<ManualClock>, seed: u8) -> (SharedDevice, Arc<Pool>) {
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
@@ -56,6 +58,10 @@ struct RelayFronts<'r> {
 }
 
 impl Fronts for RelayFronts<'_> {
+    fn fileset(&self) -> FilesetUuid {
+        self.relay.main_fileset()
+    }
+
     fn stop(&self) -> bool {
         *self.stopped.borrow_mut() = self.relay.stop();
         self.stopped.borrow().is_some()
@@ -318,6 +324,149 @@ fn requests_go_on_when_a_move_that_was_ended_does() {
     }
 }
 
+/// Goal: a fileset in use that gets another name while it moves goes on in the other pool, and its
+/// fronts with it.
+#[test]
+fn a_fileset_in_use_that_is_renamed_while_it_moves_goes_on() {
+    use MoveStep::{Cloned, Copied, Followed, Stopped};
+    for at in [Cloned, Copied, Followed, Stopped] {
+        let clock = Arc::new(ManualClock::new());
+        let used = Used::new(&clock);
+        let caller = Caller::root();
+        let new = NewInode::new(FileKind::Regular, 0o640);
+        used.relay.create(&caller, used.relay.root(), b"file", new, None).expect("room");
+        let to = engine::FilesetChange { name: Some(name("z")), ..Default::default() };
+        let renaming = &mut |step| {
+            if step == at {
+                used.pools[0].change_fileset(&name("a"), &to).expect("it is not gone yet");
+            }
+            true
+        };
+        used.move_on(renaming).unwrap_or_else(|error| panic!("{at:?}: {error}"));
+        assert!(used.relay.lookup(&caller, used.relay.root(), b"file").is_ok(), "{at:?}");
+        assert_eq!(used.pools[0].moves(), Ok(vec![]), "{at:?}");
+        let left = used.pools[0].filesets().expect("it can be read");
+        assert!(left.iter().all(|it| it.name != "z" || it.freed_permille.is_some()), "{left:?}");
+        used.close();
+    }
+}
+
+/// Goal: requests are not stopped while differences take longer than a pause may; the move is given
+/// up, and goes on when that is over.
+#[test]
+fn a_fileset_whose_differences_take_long_is_not_stopped() {
+    let clock = Arc::new(ManualClock::new());
+    let used = Used::new(&clock);
+    let mut steps = Vec::new();
+    let slow = used.move_on(&mut |step| {
+        if step == MoveStep::Followed {
+            clock.advance_ns(PAUSE_NS);
+        }
+        steps.push(step);
+        true
+    });
+    assert!(matches!(slow, Err(MoveError::Busy(_))), "{slow:?}");
+    assert!(!steps.contains(&MoveStep::Stopped), "{steps:?}");
+    assert!(used.relay.getattr(&Caller::root(), used.relay.root()).is_ok());
+    used.move_on(&mut |_| true).expect("nothing is slow");
+    used.close();
+}
+
+/// Tells where both devices stood each time that requests went on where they were.
+struct Backs<'b> {
+    fileset: FilesetUuid,
+    both: &'b Both,
+    at: RefCell<Vec<[usize; 2]>>,
+}
+
+impl Fronts for Backs<'_> {
+    fn fileset(&self) -> FilesetUuid {
+        self.fileset
+    }
+
+    fn stop(&self) -> bool {
+        true
+    }
+
+    fn give_back(&self) {}
+
+    fn go_on(&self) {
+        self.at.borrow_mut().push(self.both.positions());
+    }
+
+    fn go_there(&self, _slot: u32) {}
+
+    fn refuse(&self, why: &str) {
+        panic!("they are refused: {why}");
+    }
+}
+
+/// Goal: a switch that takes too long is given up at the next look at the time, and requests go on
+/// before anything is written for that, in either pool. Method: one step takes long, the first
+/// time.
+#[test]
+fn a_switch_that_takes_long_is_given_up_without_a_wait() {
+    use MoveStep::{LastCloned, Leaves, Stopped};
+    for slow in [Stopped, Leaves, LastCloned] {
+        let (images, _) = filled();
+        let both = Both::open([&images[0], &images[1]], false).expect("they open");
+        let fileset = both.pools[0].hold_fileset(&name("a")).expect("it is there");
+        let fronts = Backs { fileset, both: &both, at: RefCell::default() };
+        let (mut steps, mut late_at) = (Vec::new(), None);
+        let moved = both.run_used(&fronts, &mut |step| {
+            if step == slow && late_at.is_none() {
+                both.clock.advance_ns(PAUSE_NS);
+                late_at = Some(both.positions());
+            }
+            steps.push(step);
+            true
+        });
+        moved.unwrap_or_else(|error| panic!("{slow:?}: {error}"));
+        let at = steps.iter().position(|step| *step == slow).expect("it was told");
+        assert_eq!(steps[at + 1], MoveStep::Followed, "{slow:?}: {steps:?}");
+        let late_at = late_at.expect("it was slow once");
+        assert!(fronts.at.borrow().contains(&late_at), "{slow:?}: it waits for a device");
+        assert_eq!(both.usable(), [false, true], "{slow:?}");
+    }
+}
+
+/// Goal: a move that could not end behind the switch goes on when it is given again, and its fronts
+/// stay as they are. Method: nobody frees what the move deletes, so that it does not end.
+#[test]
+fn a_move_that_could_not_end_goes_on_beside_its_fronts() {
+    let clock = Arc::new(ManualClock::new());
+    let used = Used::new(&clock);
+    let (caller, root) = (Caller::root(), used.relay.root());
+    let new = NewInode::new(FileKind::Regular, 0o640);
+    let file = used.relay.create(&caller, root, b"file", new, None).expect("room").ino;
+    used.relay.unlink(&caller, root, b"file", None).expect("it is there");
+    let a = name("a");
+    let this = Move { source: (&used.pools[0], &a), target: (&used.pools[1], &a) };
+    let fronts =
+        RelayFronts { relay: &used.relay, to: &used.pools[1], stopped: RefCell::default() };
+    for waits in [false, false, true] {
+        let mut how = MoveHow {
+            pipe: &InMemory { cut: Cell::new(None) },
+            random: &mut draw,
+            wait: &mut || waits && used.pools.iter().all(|pool| pool.tick().is_ok()),
+            fronts: Some(&fronts),
+            on_step: &mut |_| true,
+            progress: &mut |_, _| (),
+        };
+        let done = this.run(&mut how);
+        let is_in_the_way = matches!(done, Err(MoveError::Target(FsError::FilesetInUse { .. })));
+        assert_eq!((done.is_ok(), is_in_the_way), (waits, !waits), "{done:?}");
+        assert!(used.relay.getattr(&caller, file).is_ok(), "it is open");
+    }
+    drop(fronts);
+    used.at.set(1);
+    // It is held once, so it may move again.
+    used.move_on(&mut |_| true).expect("nothing is in its way");
+    used.relay.forget(file, 1);
+    assert_eq!(used.relay.getattr(&caller, file).map(drop), Err(FsError::Stale), "it is freed");
+    used.close();
+}
+
 /// Goal: what a client has kept of a fileset means the same behind a move when the server is
 /// started again: its numbers are those of no pool.
 #[test]
@@ -364,9 +513,13 @@ fn what_was_seen_of_a_clone_before_a_move_leads_nowhere_after_it() {
 }
 
 /// Holds the fileset once, as fronts do, and sees nothing else.
-struct Silent;
+struct Silent(FilesetUuid);
 
 impl Fronts for Silent {
+    fn fileset(&self) -> FilesetUuid {
+        self.0
+    }
+
     fn stop(&self) -> bool {
         true
     }
@@ -390,9 +543,13 @@ fn a_fileset_in_use_that_a_crash_stops_is_in_exactly_one_pool() {
     let held = both.pools[0].hold_fileset(&name("a")).expect("it is there");
     let root = both.pools[0].root_of(held).expect("it is held");
     let now = || both.devices.each_ref().map(|device| (device.position(), device.durable_image()));
-    let mut steps = vec![now()];
+    let (mut steps, is_given_up) = (vec![now()], Cell::new(false));
     let mut versions = vec![first];
-    both.run_used(&Silent, &mut |step| {
+    both.run_used(&Silent(held), &mut |step| {
+        // The first switch is given up.
+        if step == MoveStep::LastCloned && !is_given_up.replace(true) {
+            both.clock.advance_ns(PAUSE_NS);
+        }
         if step == MoveStep::Followed {
             let (caller, file) = (Caller::root(), format!("since {}", steps.len()).into_bytes());
             let new = NewInode::new(FileKind::Regular, 0o640);
@@ -407,7 +564,7 @@ fn a_fileset_in_use_that_a_crash_stops_is_in_exactly_one_pool() {
     })
     .expect("nothing fails");
     steps.push(now());
-    assert!(versions.len() > 1, "nothing has followed");
+    assert!(versions.len() > 2, "nothing has followed, or only once");
     let versions: Vec<String> = versions.iter().map(|it| format!("{it:?}")).collect();
     let strategy =
         Strategy { exhaustive_writes_max: 1, random_subsets: 1, torn_variants: 1, seed: 6 };

@@ -59,21 +59,33 @@ impl Pipe for InMemory {
 pub(super) struct Both {
     pub(super) devices: [Arc<SimDevice>; 2],
     pub(super) pools: [Pool; 2],
+    /// Of both.
+    pub(super) clock: Arc<ManualClock>,
 }
 
 fn open(device: &Arc<SimDevice>, fileset: Option<&str>) -> Result<Pool, String> {
+    open_by(device, fileset, &Arc::new(ManualClock::new()))
+}
+
+fn open_by(
+    device: &Arc<SimDevice>,
+    fileset: Option<&str>,
+    clock: &Arc<ManualClock>,
+) -> Result<Pool, String> {
+    let clock: Arc<ManualClock> = Arc::clone(clock);
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
     let files = engine::FilesOptions { no_atime: true, ..engine::FilesOptions::default() };
     let options = OpenOptions { fileset: fileset.map(name), files, ..OpenOptions::default() };
-    Pool::open(shared, Arc::new(ManualClock::new()), options).map_err(|error| error.to_string())
+    Pool::open(shared, clock, options).map_err(|error| error.to_string())
 }
 
 impl Both {
     pub(super) fn open(images: [&Image; 2], is_recorded: bool) -> Result<Both, String> {
         let options = SimOptions { is_recorded, ..SimOptions::default() };
         let devices = images.map(|image| SimDevice::open(image.clone(), options.clone()));
-        let pools = [open(&devices[0], None)?, open(&devices[1], None)?];
-        Ok(Both { devices, pools })
+        let clock = Arc::new(ManualClock::new());
+        let pools = [open_by(&devices[0], None, &clock)?, open_by(&devices[1], None, &clock)?];
+        Ok(Both { devices, pools, clock })
     }
 
     /// Does something of a move of `a` to `b`; `on_step` is told of each step.
@@ -137,6 +149,11 @@ impl Both {
         assert!(matches!(ended, Err(MoveError::Ended)), "{last:?}: {ended:?}");
     }
 
+    /// Where both recordings stand.
+    pub(super) fn positions(&self) -> [usize; 2] {
+        self.devices.each_ref().map(|device| device.position())
+    }
+
     /// In which of both pools the fileset can be used.
     pub(super) fn usable(&self) -> [bool; 2] {
         let is_usable = |pool: &Pool, text: &str| {
@@ -148,7 +165,7 @@ impl Both {
 
     /// Closes both, and verifies them.
     pub(super) fn close(self) -> Result<[Image; 2], String> {
-        let Both { devices, pools } = self;
+        let Both { devices, pools, .. } = self;
         for (pool, device) in pools.into_iter().zip(&devices) {
             free_all(&pool);
             pool.close().map_err(|error| error.to_string())?;
@@ -569,4 +586,50 @@ fn an_operator_says_where_a_fileset_is() {
     assert_eq!(both.usable(), [true, false]);
     assert!(both.pools[0].take_as_here(&name("a")).is_err(), "there is nothing to say");
     assert!(both.pools[1].take_as_here(&name("b")).is_err(), "what arrives is not whole");
+}
+
+/// Goal: an operator's word at the pool that a fileset has arrived in makes no second one: the one
+/// that it came from stays closed, and the move is refused by what is there. Method: the move is
+/// ended behind "arrived".
+#[test]
+fn a_word_at_the_target_makes_no_second_fileset() {
+    let (images, _) = filled();
+    let both = Both::open([&images[0], &images[1]], false).expect("they open");
+    both.run_until(MoveStep::Arrived);
+    both.pools[1].take_as_here(&name("b")).expect("it has arrived");
+    let rename = FilesetChange { name: Some(name("c")), ..FilesetChange::default() };
+    both.pools[1].change_fileset(&name("b"), &rename).expect("it is in use");
+    for _ in 0..2 {
+        let refused = both.run().expect_err("it is there").to_string();
+        assert!(refused.contains("c in the other pool is the same fileset"), "{refused}");
+        assert_eq!(both.usable(), [false, false], "it is called c there");
+    }
+    // An operator's word here too: then there are two, and neither moves over the other.
+    both.pools[0].take_as_here(&name("a")).expect("it leaves");
+    let refused = both.run().expect_err("it is in both").to_string();
+    assert!(refused.contains("c in the other pool is the same fileset"), "{refused}");
+    assert_eq!(both.usable(), [true, false]);
+    both.close().expect("both are clean");
+}
+
+/// Goal: a fileset that gets another name while it moves arrives: the move goes by what it is.
+#[test]
+fn a_fileset_that_is_renamed_while_it_moves_arrives() {
+    for at in [MoveStep::Cloned, MoveStep::Copied] {
+        let (images, kept) = filled();
+        let both = Both::open([&images[0], &images[1]], false).expect("they open");
+        let rename = FilesetChange { name: Some(name("z")), ..FilesetChange::default() };
+        let renaming = &mut |step| {
+            if step == at {
+                both.pools[0].change_fileset(&name("a"), &rename).expect("it is not gone yet");
+            }
+            true
+        };
+        let moved = both.with(None, renaming, |this, how| this.run(how));
+        moved.unwrap_or_else(|error| panic!("{at:?}: {error}"));
+        assert_eq!(both.usable(), [false, true], "{at:?}");
+        assert!(info(&both.pools[0], "z").is_none(), "{at:?}: something is left");
+        let images = both.close().expect("both are clean");
+        assert_same(&content(&images[1], "b"), &kept, "moved c0");
+    }
 }

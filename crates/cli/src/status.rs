@@ -587,6 +587,19 @@ impl Found {
         self.status["server"]["mounts"][at]["moved_to"].as_str()
     }
 
+    /// Returns where the fileset `fileset` of `pool` is mounted. It may have been in another pool
+    /// when it was.
+    pub(crate) fn directories_of(&self, pool: &Path, fileset: &str) -> Vec<PathBuf> {
+        let mut directories = Vec::new();
+        for (directory, name) in self.mounts() {
+            let at = self.moved_to(&directory).unwrap_or_else(|| self.text("pool"));
+            if Path::new(at) == pool && name == Some(fileset) {
+                directories.push(directory);
+            }
+        }
+        directories
+    }
+
     /// Returns where the files of the first mount appear; `None`: nowhere, they are served over the
     /// network.
     pub(crate) fn directory(&self) -> Option<PathBuf> {

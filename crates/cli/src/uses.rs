@@ -292,6 +292,11 @@ impl SeatFronts<'_> {
         self.pauses.borrow().iter().map(milliseconds).collect()
     }
 
+    /// Whether requests wait.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.borrow().is_some()
+    }
+
     /// Requests go on.
     fn release(&self, stopped: Option<(Stopped<'_>, Instant)>) {
         let Some((stopped, since)) = stopped else { return };
@@ -301,6 +306,10 @@ impl SeatFronts<'_> {
 }
 
 impl Fronts for SeatFronts<'_> {
+    fn fileset(&self) -> FilesetUuid {
+        self.seat.fileset
+    }
+
     fn stop(&self) -> bool {
         self.to.expect(self.seat);
         let since = Instant::now();

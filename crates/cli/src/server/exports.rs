@@ -2,6 +2,15 @@
 //!
 //! What commands add is kept in a file of the state directory for each pool, by the pool's
 //! identity, in the words of `holdfast.toml` (decision 0071).
+//!
+//! # Crashes
+//!
+//! What is exported of a fileset that moves goes along (decision 0085). Before the move begins the
+//! file of the pool that it goes to says that it is *arriving*, by the identity of the fileset.
+//! After the switch the export is taken out of the file of the pool that it came from, and then put
+//! into the other as one that is kept. Wherever that is cut off, the next server finds the fileset
+//! in one pool ([`Hub::settle_moves`] comes first): in the other, then what is arriving is exported
+//! there and what the first file says of it is dropped; or where it was, then what is arriving is.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,12 +30,23 @@ use crate::uses::Use;
 #[derive(Default)]
 pub(super) struct Exports(Mutex<BTreeMap<String, Owner>>);
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Owner {
     /// Number of the pool.
     pool: usize,
     by: ExportSource,
+    /// Pool and fileset as whoever asked for it has named them.
+    said: (usize, Option<String>),
 }
+
+impl Owner {
+    fn new(pool: usize, spec: &ExportSpec, by: ExportSource) -> Owner {
+        Owner { pool, by, said: (pool, spec.fileset.clone()) }
+    }
+}
+
+/// A fileset that is about to move, and to the pool of which number.
+pub(super) type Arriving = Mutex<Option<(FilesetUuid, usize)>>;
 
 impl Exports {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Owner>> {
@@ -38,9 +58,22 @@ impl Exports {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeptFile {
-    #[serde(default, rename = "export")]
+    #[serde(default, rename = "export", skip_serializing_if = "Vec::is_empty")]
     exports: Vec<ExportSpec>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    arriving: Vec<ArrivingExport>,
 }
+
+/// What is exported of a fileset that is about to come.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ArrivingExport {
+    /// What identifies it, as 32 hexadecimal digits.
+    uuid: String,
+    export: ExportSpec,
+}
+
+const CONFIGURED: ExportSource = ExportSource::Configuration;
 
 /// Returns the name of the file that keeps what is exported of a pool.
 fn file_of(served: &ServedPool) -> String {
@@ -53,22 +86,52 @@ impl Hub {
     /// kept, and is told. Returns whether anything was kept of any pool, be it nothing.
     pub(crate) fn export_kept(&self) -> anyhow::Result<bool> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut has_file = false;
+        let mut files = Vec::new();
         for (index, served) in self.pools.iter().enumerate() {
             let name = file_of(served);
             let Some(text) = self.state.read(&name)? else { continue };
-            has_file = true;
             let path = self.state.path_of(&name);
             let kept: KeptFile = toml::from_str(&text).map_err(|error| {
                 anyhow::anyhow!("{}: {error}: mend the file, or remove it", path.display())
             })?;
-            for spec in kept.exports {
-                if let Err(error) = self.export(index, &spec, ExportSource::Kept) {
+            files.push((index, kept));
+        }
+        self.resolve_arriving(&mut files)?;
+        for (index, kept) in &files {
+            for spec in &kept.exports {
+                if let Err(error) = self.export(*index, spec, ExportSource::Kept) {
                     tracing::error!(export = spec.name, "not exported: {error}");
                 }
             }
         }
-        Ok(has_file)
+        Ok(!files.is_empty())
+    }
+
+    /// Exports of filesets that were about to move, when a server ended, are those of the pool that
+    /// the fileset is in.
+    fn resolve_arriving(&self, files: &mut [(usize, KeptFile)]) -> anyhow::Result<()> {
+        let mut came = BTreeMap::new();
+        let mut is_changed = false;
+        for (index, kept) in files.iter_mut() {
+            if kept.arriving.is_empty() {
+                continue;
+            }
+            is_changed = true;
+            let names = self.fileset_names(*index)?;
+            for ArrivingExport { uuid, mut export } in std::mem::take(&mut kept.arriving) {
+                let uuid = u128::from_str_radix(&uuid, 16).map(FilesetUuid);
+                let Some(name) = uuid.ok().and_then(|uuid| names.get(&uuid)) else { continue };
+                export.fileset = Some(name.clone());
+                came.insert(export.name.clone(), (*index, export));
+            }
+        }
+        for (index, kept) in files.iter_mut().filter(|_| is_changed) {
+            kept.exports.retain(|spec| !came.contains_key(&spec.name));
+            let own = came.values().filter(|(pool, _)| pool == index);
+            kept.exports.extend(own.map(|(_, spec)| spec.clone()));
+            self.write_kept(*index, kept)?;
+        }
+        Ok(())
     }
 
     /// Exports something from now on.
@@ -83,7 +146,7 @@ impl Hub {
         let export = self.prepare(index, spec)?;
         let name = export.rules().name.clone();
         nfs.service.add(export).map_err(|error| served.failed(error.to_string()))?;
-        self.exports.lock().insert(name, Owner { pool: index, by });
+        self.exports.lock().insert(name, Owner::new(index, spec, by));
         Ok(())
     }
 
@@ -102,9 +165,16 @@ impl Hub {
         };
         let owners = self.exports.lock().clone();
         let mut put = Vec::new();
+        let mut next = Vec::new();
         for (index, spec) in exports {
-            let export = self.prepare(*index, spec)?;
+            let moved = self.moved(owners.get(&spec.name), (*index, spec))?;
+            let (at, now) = moved.as_ref().map_or((*index, spec), |(at, now)| (*at, now));
+            let export = self.prepare(at, now)?;
             let owner = owners.get(&export.rules().name);
+            next.push((
+                spec.name.clone(),
+                Owner { pool: at, ..Owner::new(*index, spec, CONFIGURED) },
+            ));
             let is_free = owner.is_none_or(|owner| owner.by == ExportSource::Configuration);
             let pool = shown(&self.pools[*index].path);
             anyhow::ensure!(
@@ -121,11 +191,31 @@ impl Hub {
         nfs.service.replace(&old, put)?;
         let mut owners = self.exports.lock();
         owners.retain(|_, owner| !is_configured(owner));
-        for (pool, spec) in exports {
-            let owner = Owner { pool: *pool, by: ExportSource::Configuration };
-            owners.insert(spec.name.clone(), owner);
-        }
+        owners.extend(next);
         Ok(())
+    }
+
+    /// Returns pool and words for what the configuration exports of a fileset that has moved since,
+    /// where it says of it what it said before. `None`: it has not moved, or is another.
+    fn moved(
+        &self,
+        owner: Option<&Owner>,
+        (index, spec): (usize, &ExportSpec),
+    ) -> Result<Option<(usize, ExportSpec)>, BackendError> {
+        let is_it = |owner: &&Owner| {
+            let said = (index, spec.fileset.clone());
+            owner.by == CONFIGURED && owner.pool != index && owner.said == said
+        };
+        let Some((owner, nfs)) = owner.filter(is_it).zip(self.nfs.as_ref()) else {
+            return Ok(None);
+        };
+        let exports = nfs.service.exports();
+        let export = exports.iter().find(|export| export.rules().name == spec.name);
+        let Some(export) = export else { return Ok(None) };
+        let fileset = self.fileset_names(owner.pool)?.remove(&export.fileset());
+        let pool = shown(&self.pools[owner.pool].path);
+        tracing::warn!(export = spec.name, pool, "its fileset has moved: write that into the file");
+        Ok(Some((owner.pool, ExportSpec { fileset, ..spec.clone() })))
     }
 
     pub(super) fn export_add(
@@ -154,7 +244,7 @@ impl Hub {
     pub(super) fn export_remove(&self, index: usize, name: &str) -> Result<Answer, BackendError> {
         let served = &self.pools[index];
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let owner = self.exports.lock().get(name).copied().filter(|owner| owner.pool == index);
+        let owner = self.exports.lock().get(name).cloned().filter(|owner| owner.pool == index);
         match owner {
             None => {
                 let list = format!("`holdfast export list {}` shows them", shown(&served.path));
@@ -215,6 +305,14 @@ impl Hub {
         Ok(nfs.service.exports().into_iter().filter_map(facts).collect())
     }
 
+    /// Returns the exports of a pool, by name.
+    #[cfg(test)]
+    pub(super) fn facts_of(&self, index: usize) -> Vec<ExportFacts> {
+        let mut list = self.facts(index, None).expect("they can be listed");
+        list.sort_by(|a, b| a.export.name.cmp(&b.export.name));
+        list
+    }
+
     fn fileset_names(&self, index: usize) -> Result<BTreeMap<FilesetUuid, String>, BackendError> {
         let (mut names, mut from) = (BTreeMap::new(), Some(0));
         while let Some(slot) = from {
@@ -235,13 +333,38 @@ impl Hub {
         Ok(names)
     }
 
-    /// SV1: writes down what commands have exported of a pool.
+    /// SV1: writes down what commands have exported of a pool, and what of that is about to move.
     fn keep(&self, index: usize) -> Result<(), BackendError> {
+        self.keep_own(index)?;
+        match self.arriving() {
+            Some((_, to)) if to != index => self.keep_own(to),
+            _ => Ok(()),
+        }
+    }
+
+    fn keep_own(&self, index: usize) -> Result<(), BackendError> {
+        let of = |index| self.facts(index, Some(ExportSource::Kept));
+        let exports = of(index)?.into_iter().map(|facts| facts.export).collect();
+        let mut arriving = Vec::new();
+        if let (Some((fileset, to)), Some(nfs)) = (self.arriving(), &self.nfs)
+            && to == index
+        {
+            let owners = self.exports.lock().clone();
+            for export in nfs.service.exports().iter().filter(|it| it.fileset() == fileset) {
+                let owner = owners.get(&export.rules().name);
+                if owner.is_some_and(|it| it.by == ExportSource::Kept && it.pool != to) {
+                    let uuid = format!("{:032x}", fileset.0);
+                    let export = ExportSpec::of(export.rules(), None);
+                    arriving.push(ArrivingExport { uuid, export });
+                }
+            }
+        }
+        self.write_kept(index, &KeptFile { exports, arriving })
+    }
+
+    fn write_kept(&self, index: usize, file: &KeptFile) -> Result<(), BackendError> {
         let served = &self.pools[index];
-        let kept = self.facts(index, Some(ExportSource::Kept))?;
-        let exports = kept.into_iter().map(|facts| facts.export).collect();
-        let file = KeptFile { exports };
-        let text = toml::to_string(&file).map_err(|error| served.failed(error.to_string()))?;
+        let text = toml::to_string(file).map_err(|error| served.failed(error.to_string()))?;
         let head = format!(
             "# What `holdfast export add` has exported of {}. The server writes this file: change\n\
              # it by `holdfast export`.\n\n",
@@ -249,6 +372,52 @@ impl Hub {
         );
         let written = self.state.write(&file_of(served), &(head + &text));
         written.map_err(|error| served.failed(format!("{error:#}")))
+    }
+
+    fn arriving(&self) -> Option<(FilesetUuid, usize)> {
+        *self.arriving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_arriving(&self, arriving: Option<(FilesetUuid, usize)>) {
+        *self.arriving.lock().unwrap_or_else(PoisonError::into_inner) = arriving;
+    }
+
+    fn has_kept_of(&self, fileset: FilesetUuid) -> bool {
+        let owners = self.exports.lock();
+        let is_kept = |name: &str| owners.get(name).is_some_and(|it| it.by == ExportSource::Kept);
+        let exports = self.nfs.iter().flat_map(|nfs| nfs.service.exports());
+        exports.into_iter().any(|it| it.fileset() == fileset && is_kept(&it.rules().name))
+    }
+
+    /// A fileset is about to move to the pool of number `to`: what commands have exported of it is
+    /// written down there before it does.
+    pub(super) fn exports_will_move(
+        &self,
+        fileset: FilesetUuid,
+        to: usize,
+    ) -> Result<(), BackendError> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.set_arriving(Some((fileset, to)));
+        if !self.has_kept_of(fileset) {
+            return Ok(());
+        }
+        let kept = self.keep_own(to);
+        if kept.is_err() {
+            self.set_arriving(None);
+        }
+        kept
+    }
+
+    /// The move has ended. Where the fileset has stayed, nothing of it is arriving.
+    pub(super) fn exports_settled(&self) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((fileset, to)) = self.arriving() else { return };
+        self.set_arriving(None);
+        if self.has_kept_of(fileset)
+            && let Err(error) = self.keep_own(to)
+        {
+            tracing::error!("exports of a fileset that has stayed are in a file: {error}");
+        }
     }
 
     /// A fileset is in the pool of number `to` now, and what is exported of it goes on: from there
@@ -271,10 +440,16 @@ impl Hub {
             let names = configured.join(", ");
             tracing::warn!(names, "exported by holdfast.toml from the pool that it was in");
         }
-        for index in [to, from].into_iter().filter(|_| is_kept) {
-            if let Err(error) = self.keep(index) {
-                tracing::error!("exports do not follow their fileset: {error}");
-            }
+        if !is_kept {
+            return self.set_arriving(None);
+        }
+        // CRASH: what is arriving stands in the file of the one until it is out of the other's.
+        let kept = self.keep_own(from).and_then(|()| {
+            self.set_arriving(None);
+            self.keep_own(to)
+        });
+        if let Err(error) = kept {
+            tracing::error!("exports do not follow their fileset: {error}");
         }
     }
 

@@ -192,6 +192,8 @@ pub(crate) struct Hub {
     /// What it was last configured by; `None`: the command line alone.
     config: Mutex<Option<(PathBuf, Config)>>,
     exports: Exports,
+    /// The fileset that is being moved.
+    arriving: exports::Arriving,
     /// Clones by schedule.
     schedules: Mutex<Schedules>,
     /// By number of the pool: clones that a schedule would delete and something needs.
@@ -216,6 +218,7 @@ impl Hub {
             started_seconds: now_seconds(),
             config: Mutex::default(),
             exports: Exports::default(),
+            arriving: Mutex::default(),
             schedules: Mutex::default(),
             stays: Mutex::default(),
             receivers: Mutex::default(),
@@ -258,6 +261,7 @@ impl Hub {
             Request::FilesetHere { name } => {
                 // Which of both pools has the fileset, the move is about to decide.
                 let _alone = self.no_move(index)?;
+                self.check_word(index, name)?;
                 let answer = served.pool.control(request, peer)?;
                 // Its fronts may have waited for this word.
                 served.mounts.uses.seat_of(name).inspect(|seat| seat.go_on());

@@ -4,11 +4,13 @@ use std::path::Path;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 
 use engine::Fronts;
+use format::fileset::Moving;
 use serde_json::{Value, json};
 
-use super::Hub;
+use super::{Hub, ServedPool, shown};
 use crate::backend::BackendError;
 use crate::transfer::{OnBytes, Transfer};
+use crate::uses::SeatFronts;
 use crate::wiring::moves::{self, MoveTask};
 
 impl Hub {
@@ -47,13 +49,54 @@ impl Hub {
         let moved = |fileset| self.exports_moved(fileset, (index, there_index));
         let fronts = seat.as_ref().map(|seat| seat.fronts(own, other, &moved));
         let by = fronts.as_ref().map(|fronts| -> &dyn Fronts { fronts });
-        let mut done = moves::run((&from, fileset), (&there, to), by, task, progress);
+        if let Some(fronts) = by {
+            self.exports_will_move(fronts.fileset(), there_index)?;
+        }
+        // MU4: whoever has asked may not listen.
+        let tell = &mut |done, total| {
+            fronts.as_ref().is_some_and(SeatFronts::is_stopped) || progress(done, total)
+        };
+        let mut done = moves::run((&from, fileset), (&there, to), by, task, tell);
+        self.exports_settled();
         if let (Some(fronts), Ok(facts)) = (&fronts, &mut done) {
             facts["pauses_ms"] = json!(fronts.pauses_ms());
         }
         let result = done.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
         tracing::info!(target: "holdfast::audit", ?request, result, "move");
         done
+    }
+
+    /// Refuses an operator's word of where the fileset `name` is, where this server has both pools
+    /// and they can say it themselves.
+    pub(super) fn check_word(&self, index: usize, name: &str) -> Result<(), BackendError> {
+        let served = &self.pools[index];
+        let moves_of = |served: &ServedPool| -> Vec<(String, Moving)> {
+            let moves = served.pool.lend().map(|lent| lent.moves()).unwrap_or_default();
+            moves.into_iter().map(|(name, moving)| (name.to_string(), moving)).collect()
+        };
+        let own = moves_of(served).into_iter().find(|(own, _)| own == name);
+        let Some((_, moving)) = own else { return Ok(()) };
+        for other in self.pools.iter().filter(|other| other.id != served.id) {
+            let same = moves_of(other).into_iter().find(|(_, it)| it.token() == moving.token());
+            let (from, to) = match (moving, same) {
+                (Moving::Arrived { .. }, Some((there, Moving::Leaving { .. }))) => {
+                    ((other, there), (served, name.to_owned()))
+                }
+                (Moving::Leaving { .. }, Some((there, Moving::Arrived { .. }))) => {
+                    ((served, name.to_owned()), (other, there))
+                }
+                _ => continue,
+            };
+            let text =
+                |(pool, name): (&ServedPool, String)| format!("{}:{name}", shown(&pool.path));
+            return Err(served.failed(format!(
+                "{name}: this server has both pools, and the fileset has arrived: `holdfast \
+                 fileset move {} {}` finishes that",
+                text(from),
+                text(to)
+            )));
+        }
+        Ok(())
     }
 
     /// Keeps others from moving a fileset until what this returns is dropped; refused while

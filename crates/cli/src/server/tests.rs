@@ -4,7 +4,7 @@ use super::schedule::Kept;
 use super::*;
 use crate::backend::Backend;
 use crate::control::{ExportSource, ExportSpec};
-use crate::wiring::EngineBackend;
+use crate::wiring::{EngineBackend, moves};
 
 #[test]
 fn the_line_that_mounts_names_port_and_host() {
@@ -336,4 +336,180 @@ fn the_default_export_is_kept_with_the_first_that_is_added() {
     assert_eq!(names(&last).len(), 1);
     pool.close().expect("memory does not fail");
     std::fs::remove_dir_all(&state).expect("it is ours");
+}
+
+/// A server of two pools in memory, the first with a fileset `a` that has a file.
+struct Two {
+    pools: [Arc<dyn OpenPool>; 2],
+    state: PathBuf,
+}
+
+impl Two {
+    fn new(name: &str) -> Two {
+        let pool = |_| EngineBackend.open_in_memory(64 << 20).expect("there is memory");
+        let pools = [0, 1].map(pool);
+        pools[0].control(&create("a"), Peer::own()).expect("there is room");
+        Two { pools, state: new_directory(name) }
+    }
+
+    fn hub(&self) -> Hub {
+        let service = Arc::new(Service::new(HandleKey([7; 16]), 2049));
+        let nfs = Nfs::new(service, "127.0.0.1:2049".parse().expect("it is one"));
+        let paths = ["/srv/one.hf", "/srv/two.hf"].into_iter();
+        let pools = paths
+            .zip(&self.pools)
+            .map(|(path, pool)| ServedPool::new(path.into(), Arc::clone(pool)));
+        let state = StateDirectory::find(Some(&self.state)).expect("it is given");
+        Hub::new(pools.collect(), Some(nfs), state)
+    }
+
+    fn close(self) {
+        self.pools.iter().for_each(|pool| pool.close().expect("memory does not fail"));
+        // Where nothing was kept there is none.
+        drop(std::fs::remove_dir_all(&self.state));
+    }
+}
+
+/// Moves `a` of the first pool to the second as `b`.
+fn move_on(hub: &Hub, progress: OnBytes<'_>) {
+    move_between(hub, [(0, "a"), (1, "b")], progress);
+}
+
+fn move_between(hub: &Hub, [(from, fileset), (to, name)]: [(usize, &str); 2], tell: OnBytes<'_>) {
+    let pool = hub.pools[to].path.clone();
+    let (fileset, to) = (fileset.to_owned(), name.to_owned());
+    let request = Transfer::Move { fileset, pool, to, gives_up: false };
+    hub.move_fileset(from, &request, tell).expect("nothing is in its way");
+}
+
+fn exported(hub: &Hub, index: usize) -> Vec<(String, Option<String>)> {
+    let list = hub.facts_of(index);
+    list.into_iter().map(|it| (it.export.name, it.export.fileset)).collect()
+}
+
+/// Goal: a server that is killed at any moment of a move exports what commands have exported of the
+/// fileset, from the pool that it is in, and from there alone. Method: the files of exports as they
+/// are written down before the move, behind the switch, and between the two writes behind that.
+#[test]
+fn exports_go_along_with_a_fileset_whenever_the_server_is_killed() {
+    let two = Two::new("along");
+    let hub = two.hub();
+    for (name, fileset) in [("/a", "a"), ("/root", "root")] {
+        let add = Request::ExportAdd { export: spec(name, Some(fileset)) };
+        assert_eq!(asked(&hub, &add), Ok(Answer::Done));
+    }
+    let files = [0, 1].map(|index| two.state.join(format!("exports-{}.toml", hub.pools[index].id)));
+    let texts = || files.each_ref().map(|file| std::fs::read_to_string(file).unwrap_or_default());
+    let fileset = hub.pools[0].pool.hold_fileset(&"a".parse().expect("a name"), None);
+    let fileset = fileset.expect("it is there");
+    hub.pools[0].pool.release_fileset(fileset);
+    hub.exports_will_move(fileset, 1).expect("there is room");
+    let before = texts();
+    assert!(before[1].contains("arriving"), "{}", before[1]);
+    // What is exported meanwhile goes along too.
+    let add = Request::ExportAdd { export: spec("/more", Some("a")) };
+    assert_eq!(asked(&hub, &add), Ok(Answer::Done));
+    assert!(texts()[1].contains("/more"));
+    let remove = Request::ExportRemove { name: "/more".to_owned() };
+    assert_eq!(asked(&hub, &remove), Ok(Answer::Done));
+    assert_eq!(texts(), before);
+    drop(hub);
+    let of = |name: &str, fileset: &str| (name.to_owned(), Some(fileset.to_owned()));
+    let next = two.hub();
+    assert!(next.export_kept().expect("both are whole"));
+    assert_eq!(exported(&next, 0), [of("/a", "a"), of("/root", "root")]);
+    assert_eq!(exported(&next, 1), []);
+    assert!(!texts()[1].contains("arriving"), "it has stayed");
+    move_on(&next, &mut |_, _| true);
+    let after = texts();
+    assert!(!after[0].contains("\"/a\"") && after[1].contains("\"/a\""), "{after:?}");
+    drop(next);
+    for killed in [[&before[0], &before[1]], [&after[0], &before[1]], [&after[0], &after[1]]] {
+        for (file, text) in files.iter().zip(killed) {
+            std::fs::write(file, text).expect("it is ours");
+        }
+        let next = two.hub();
+        assert!(next.export_kept().expect("both are whole"));
+        assert_eq!(exported(&next, 0), [of("/root", "root")]);
+        assert_eq!(exported(&next, 1), [of("/a", "b")]);
+        assert_eq!(texts(), after);
+    }
+    two.close();
+}
+
+/// Goal: what the configuration exports goes on behind a move when it is read again, as it is, and
+/// when it says where the fileset is now.
+#[test]
+fn a_configuration_is_read_again_behind_a_move() {
+    let two = Two::new("reload");
+    let hub = two.hub();
+    let said = [(0, spec("/c", Some("a")))];
+    hub.export_configured(&said).expect("it is there");
+    move_on(&hub, &mut |_, _| true);
+    let moved = [("/c".to_owned(), Some("b".to_owned()))];
+    for _ in 0..2 {
+        hub.export_configured(&said).expect("it says what it said");
+        assert_eq!((exported(&hub, 0), &exported(&hub, 1)[..]), (vec![], &moved[..]));
+    }
+    let other = [(0, spec("/c", Some("z")))];
+    assert!(hub.export_configured(&other).is_err(), "there is no z");
+    assert_eq!(exported(&hub, 1), moved);
+    hub.export_configured(&[(1, spec("/c", Some("b")))]).expect("it is there");
+    assert_eq!(exported(&hub, 1), moved);
+    assert!(hub.export_configured(&said).is_err(), "it is not there any more");
+    drop(hub);
+    two.close();
+}
+
+/// Goal: whoever asks for a move and does not listen keeps no request waiting (MU4). Method: each
+/// time that he is told something a request is made, and must be answered.
+#[test]
+fn who_asks_for_a_move_is_told_nothing_while_requests_wait() {
+    let two = Two::new("told");
+    let hub = two.hub();
+    let name = "a".parse().expect("a name");
+    let mount = crate::uses::Use::Mount("/mnt".into());
+    let claim = hub.pools[0].mounts.uses.claim(Some(&name), None, mount).expect("it is free");
+    let mut told = 0;
+    let tell = &mut |_, _| {
+        told += 1;
+        let (fs, (sender, receiver)) = (claim.file_system(), std::sync::mpsc::channel());
+        std::thread::spawn(move || {
+            let caller = engine::vnode::api::Caller::root();
+            sender.send(fs.getattr(&caller, fs.root()).is_ok())
+        });
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(2)), Ok(true), "requests wait");
+        true
+    };
+    // Which moment he is told of is chance.
+    for _ in 0..3 {
+        move_between(&hub, [(0, "a"), (1, "b")], tell);
+        move_between(&hub, [(1, "b"), (0, "a")], tell);
+    }
+    assert!(told > 0, "he is told nothing at all");
+    drop((claim, hub));
+    two.close();
+}
+
+/// Goal: an operator's word is not taken where the server knows better. Method: a move that was
+/// ended behind "arrived".
+#[test]
+fn a_word_is_refused_where_both_pools_can_say_it() {
+    let two = Two::new("word");
+    let hub = two.hub();
+    {
+        let lent = hub.pools.iter().map(|served| served.pool.lend().expect("it is open"));
+        let lent: Vec<_> = lent.collect();
+        let ended = moves::run_until((&lent[0], "a"), (&lent[1], "b"), engine::MoveStep::Arrived);
+        assert!(matches!(ended, Err(engine::MoveError::Ended)), "{ended:?}");
+    }
+    for (index, name) in [(0, "a"), (1, "b")] {
+        let here = Request::FilesetHere { name: name.to_owned() };
+        let refused = hub.control(index, &here, Peer::own()).expect_err("it has arrived");
+        let words = "`holdfast fileset move /srv/one.hf:a /srv/two.hf:b` finishes that";
+        assert!(refused.to_string().contains(words), "{refused}");
+    }
+    move_on(&hub, &mut |_, _| true);
+    drop(hub);
+    two.close();
 }

@@ -145,3 +145,20 @@ fn keys_are_short_safe_and_tell_paths_apart() {
     assert!(key_of(Path::new(&format!("/{}", "n".repeat(255)))).len() <= 32 + 17);
     assert!(key_of(Path::new("/")).starts_with('-'));
 }
+
+/// Goal: a mount is found by the pool that its fileset is in now, not by the one that it was in
+/// when it was mounted.
+#[test]
+fn mounts_are_found_where_their_fileset_has_moved() {
+    let mount = |directory: &str, moved_to: Option<&str>| {
+        let bytes = directory.as_bytes();
+        serde_json::json!({ "directory_bytes": bytes, "fileset": "a", "moved_to": moved_to })
+    };
+    let mounts = [mount("/stays", None), mount("/moved", Some("/two.hf"))];
+    let status = serde_json::json!({ "server": { "pool": "/one.hf", "mounts": mounts } });
+    let found = Found { status, socket: PathBuf::new(), silence: None };
+    let of = |pool: &str, fileset: &str| found.directories_of(Path::new(pool), fileset);
+    assert_eq!(of("/one.hf", "a"), [Path::new("/stays")]);
+    assert_eq!(of("/two.hf", "a"), [Path::new("/moved")]);
+    assert!(of("/two.hf", "b").is_empty() && of("/three.hf", "a").is_empty());
+}

@@ -8,14 +8,19 @@
 //!
 //! - MU1: From the stop to the end of the switch no request of a front is under way. What was
 //!   accepted before is in the last clone.
-//! - MU2: Requests go on where the fileset is, as both pools say durably. Where that can't be told
-//!   they are refused, until somebody asks again.
-//! - MU3: What takes too long is given up: requests go on where they were, and the move tries
-//!   again.
+//! - MU2: Requests go on where the fileset is. That it has arrived is durable before they do. That
+//!   it stays is known before it is durable: what the target has not in memory, once whoever
+//!   received has ended, it never has. Where neither can be told they are refused, until somebody
+//!   asks again.
+//! - MU3: What takes too long is given up: requests go on where they were, before anything more is
+//!   waited for, and the move tries again. None are stopped while differences take long.
+//! - MU4: Nobody but the pools is waited for while requests wait.
 //!
 //! # Crashes
 //!
-//! Fronts die with their server, so a crash finds what decision 0078 says, and no more.
+//! Fronts die with their server, so a crash finds what decision 0078 says, and no more. On the way
+//! back requests go on while the source still says "leaving": a crash then asks the target, which
+//! has nothing, and the fileset stays, with all that was done to it since.
 //!
 //! Not here: how requests are kept waiting (`front::relay`).
 
@@ -23,6 +28,7 @@ use super::Pool;
 use super::moving::{Done, Move, MoveError, MoveHow, MoveStep, clones_of};
 use crate::error::FsError;
 use crate::vnode::Arrival;
+use crate::vnode::api::FilesetUuid;
 use format::fileset::MoveToken;
 use format::ids::AnodeNo;
 use runtime::planted::{self, Planted};
@@ -45,6 +51,9 @@ const FRONT_HOLDS: usize = 1;
 
 /// The fronts that use a fileset while it moves. They hold it once.
 pub trait Fronts {
+    /// Returns the fileset that they use.
+    fn fileset(&self) -> FilesetUuid;
+
     /// Keeps requests waiting that come from now on, and waits for those under way. `false`: these
     /// take too long, and none waits any more.
     fn stop(&self) -> bool;
@@ -70,6 +79,18 @@ pub(super) struct Last<'l> {
     pub(super) nameless: &'l [AnodeNo],
 }
 
+impl Last<'_> {
+    /// MU3.
+    pub(super) fn check(&self, source: &Pool) -> Done<()> {
+        if source.monotonic_ns() > self.until_ns { Err(takes_long()) } else { Ok(()) }
+    }
+}
+
+fn takes_long() -> MoveError {
+    let words = "what changes while it moves takes longer to send than requests may wait";
+    MoveError::Busy(words.to_owned())
+}
+
 /// Returns how often a fileset may be held that moves.
 pub(super) fn holds_of(fronts: Option<&dyn Fronts>) -> usize {
     if fronts.is_some() { FRONT_HOLDS } else { 0 }
@@ -92,8 +113,8 @@ impl Move<'_> {
         let mut tries = 0;
         loop {
             tries += 1;
-            self.catch_up((slot, token), how)?;
-            match self.switch_used((slot, token), how, fronts) {
+            let caught_up = self.catch_up((slot, token), how);
+            match caught_up.and_then(|()| self.switch_used((slot, token), how, fronts)) {
                 Err(MoveError::Busy(_)) if tries < TRIES && (how.wait)() => {}
                 done => return done,
             }
@@ -119,8 +140,10 @@ impl Move<'_> {
         Ok(())
     }
 
-    /// Sends differences until one takes little time.
+    /// Sends differences until one takes little time. Where even the last one takes longer than a
+    /// switch may, requests are not stopped: the pause would be as long.
     fn catch_up(&self, (slot, token): (u32, MoveToken), how: &mut MoveHow<'_>) -> Done<()> {
+        let mut took_ns = 0;
         for _ in 0..ROUNDS_MAX {
             let since_ns = self.source.0.monotonic_ns();
             self.forget_partial()?;
@@ -130,11 +153,12 @@ impl Move<'_> {
             let arrival = Arrival { token, end: None };
             self.carry((slot, Some(&base), &next), None, arrival, None, how)?;
             how.tell(MoveStep::Followed)?;
-            if self.source.0.monotonic_ns().saturating_sub(since_ns) <= SMALL_NS {
+            took_ns = self.source.0.monotonic_ns().saturating_sub(since_ns);
+            if took_ns <= SMALL_NS {
                 break;
             }
         }
-        Ok(())
+        if took_ns > SWITCH_NS { Err(takes_long()) } else { Ok(()) }
     }
 
     /// Stops requests, and lets them go on in the other pool, or where they were.
@@ -161,16 +185,20 @@ impl Move<'_> {
             fronts.refuse("its move was ended");
             return Err(error);
         }
-        // MU2.
-        match self.settle() {
+        if self.goes_back((slot, token)) {
+            // MU2, MU3: before any device is waited for.
+            source.core.reopen(slot).map_err(MoveError::Source)?;
+            fronts.go_on();
+            let found = source.core.find_slot(slot).map_err(MoveError::Source)?;
+            if found.is_some_and(|found| found.moving.is_some()) {
+                source.core.stay(slot).map_err(MoveError::Source)?;
+            }
+            return Err(if source.monotonic_ns() > until_ns { takes_long() } else { error });
+        }
+        match self.settle_in(slot) {
             Ok(Some(token)) => self.take_over((slot, token), fronts),
             Ok(None) => {
                 fronts.go_on();
-                if source.monotonic_ns() > until_ns {
-                    let words = "what changes while it moves takes longer to send than requests \
-                                 may wait";
-                    return Err(MoveError::Busy(words.to_owned()));
-                }
                 Err(error)
             }
             Err(unknown) => {
@@ -178,6 +206,14 @@ impl Move<'_> {
                 Err(error)
             }
         }
+    }
+
+    /// Whether the fileset is known to stay, without a wait for a device.
+    fn goes_back(&self, (slot, token): (u32, MoveToken)) -> bool {
+        let (source, target) = (&self.source.0.core, &self.target.0.core);
+        let is_there = source.find_slot(slot).is_ok_and(|found| found.is_some());
+        let is_alive = source.store.journal.check_alive().is_ok();
+        is_there && is_alive && target.is_kept_out(token).unwrap_or(false)
     }
 
     fn switch_stopped(
@@ -216,7 +252,7 @@ impl Move<'_> {
         }
         match target.take_over(token, &references, &nameless) {
             Ok(there) => {
-                fronts.go_there(there);
+                there.iter().for_each(|there| fronts.go_there(*there));
                 source.let_go(slot).map_err(MoveError::Source)
             }
             Err(error) => {
@@ -232,7 +268,8 @@ impl Move<'_> {
         let left = self.source.0.core.find_of_move(token).map_err(MoveError::Source)?;
         match left {
             Some(left) => self.take_over((left.slot, token), fronts),
-            None => Err(MoveError::Source(FsError::Stale)),
+            // It is deleted, which comes behind that.
+            None => Ok(()),
         }
     }
 }

@@ -161,6 +161,7 @@ impl Move<'_> {
         let found = source.core.find_moving(name.parts()).map_err(MoveError::Source)?;
         let found = found
             .ok_or_else(|| MoveError::Source(FsError::NoFileset { name: name.to_string() }))?;
+        self.check_meant(&found, how)?;
         let begun = self.begun(found.slot)?;
         let holds = holds_of(how.fronts);
         source.core.check_movable(found.slot, begun, holds).map_err(MoveError::Source)?;
@@ -177,13 +178,31 @@ impl Move<'_> {
         if let Err(error) = self.switch((found.slot, token), how, None) {
             // Who has ended it looks as a crash would.
             if !matches!(error, MoveError::Ended)
-                && let Some(token) = self.settle()?
+                && let Some(token) = self.settle_in(found.slot)?
             {
                 return self.finish(token, how);
             }
             return Err(error);
         }
         self.finish(token, how)
+    }
+
+    /// Refuses a fileset that is another than the one whose fronts wait for it, or that both pools
+    /// have.
+    fn check_meant(&self, found: &Found, how: &MoveHow<'_>) -> Done<()> {
+        let (from, target) = (self.source.1, self.target.0);
+        let is_other = |fronts: &dyn Fronts| fronts.fileset().0 != u128::from_le_bytes(found.uuid);
+        if how.fronts.is_some_and(is_other) {
+            let words = format!("{from} is another fileset than a moment ago: try again");
+            return Err(MoveError::Refused(words));
+        }
+        if let Some(same) = target.core.find_same(found.uuid).map_err(MoveError::Target)? {
+            return Err(MoveError::Refused(format!(
+                "{same} in the other pool is the same fileset, for somebody has said where it is \
+                 (`--here`): use one of both, and delete the other"
+            )));
+        }
+        Ok(())
     }
 
     /// Finds out where the fileset is, if a move of it was ended. Where it leaves and has not
@@ -201,21 +220,9 @@ impl Move<'_> {
             return Err(MoveError::Refused(words.to_owned()));
         }
         let found = source.core.find_moving(from.parts()).map_err(MoveError::Source)?;
-        if let Some((slot, Moving::Leaving { token, to: other })) =
-            found.as_ref().and_then(|found| Some((found.slot, found.moving?)))
-        {
-            if other != ids.1.0 {
-                let other = format::ids::PoolId(other);
-                return Err(MoveError::Refused(format!(
-                    "{from} is on its way to the pool {other}, which is another: serve that one too"
-                )));
-            }
-            let asks = !planted::is(Planted::MoveStaysUnasked);
-            if asks && target.core.is_arrived(token).map_err(MoveError::Target)? {
-                return Ok(Some(token));
-            }
-            source.core.stay(slot).map_err(MoveError::Source)?;
-            return Ok(None);
+        let is_leaving = |found: &&Found| matches!(found.moving, Some(Moving::Leaving { .. }));
+        if let Some(leaving) = found.as_ref().filter(is_leaving) {
+            return self.settle_found(leaving);
         }
         let there = target.core.find_moving(to.parts()).map_err(MoveError::Target)?;
         let Some(Moving::Arrived { token, from: other }) = there.and_then(|there| there.moving)
@@ -235,6 +242,39 @@ impl Move<'_> {
         }
         // What it came from is deleted, and that was not said.
         Ok(found.is_none().then_some(token))
+    }
+
+    /// As [`Move::settle`], of the fileset in `slot`, whatever it is called by now.
+    pub(super) fn settle_in(&self, slot: u32) -> Done<Option<MoveToken>> {
+        let found = self.source.0.core.find_slot(slot).map_err(MoveError::Source)?;
+        found.map_or(Ok(None), |found| self.settle_found(&found))
+    }
+
+    fn settle_found(&self, found: &Found) -> Done<Option<MoveToken>> {
+        let ((source, _), (target, _)) = (self.source, self.target);
+        let Some(Moving::Leaving { token, to }) = found.moving else { return Ok(None) };
+        let from = &found.name;
+        if to != target.core.store.pool_id().0 {
+            let other = format::ids::PoolId(to);
+            return Err(MoveError::Refused(format!(
+                "{from} is on its way to the pool {other}, which is another: serve that one too"
+            )));
+        }
+        let asks = !planted::is(Planted::MoveStaysUnasked);
+        if asks && target.core.is_arrived(token).map_err(MoveError::Target)? {
+            return Ok(Some(token));
+        }
+        // FM3: the mark is gone, and the fileset is not.
+        if let Some(same) = target.core.find_same(found.uuid).map_err(MoveError::Target)? {
+            return Err(MoveError::Refused(format!(
+                "{from} is leaving, and {same} in the other pool is the same fileset: somebody has \
+                 said that it is there (`--here`). To keep that one: `holdfast fileset move \
+                 POOL:{from} --here`, and delete {from}. To keep this one: delete {same} there, \
+                 and give the command again"
+            )));
+        }
+        source.core.stay(found.slot).map_err(MoveError::Source)?;
+        Ok(None)
     }
 
     /// Returns what is left where it was of a fileset that leaves by this move.
@@ -267,10 +307,9 @@ impl Move<'_> {
 
     /// Begins a move of which nothing has come: what others have left of theirs is deleted.
     fn begin(&self, slot: u32, how: &mut MoveHow<'_>) -> Done<MoveToken> {
-        let (source, from) = self.source;
+        let source = self.source.0;
         waiting(how, &mut || {
-            let found = source.core.find_moving(from.parts())?;
-            let Some(found) = found.filter(|found| found.slot == slot) else { return Ok(()) };
+            let Some(found) = source.core.find_slot(slot)? else { return Ok(()) };
             let left: Vec<_> = found.clones.into_iter().filter(is_of_a_move).collect();
             source.delete_clones(slot, &left)
         })
@@ -305,32 +344,36 @@ impl Move<'_> {
 
     /// Returns the newest clone of this move that has come.
     pub(super) fn newest_there(&self, token: MoveToken) -> Done<NamePart> {
-        let (target, to) = self.target;
-        let there = target.core.find_moving(to.parts()).map_err(MoveError::Target)?;
+        let there = self.target.0.core.find_of_move(token).map_err(MoveError::Target)?;
         let newest = there.and_then(|there| clones_of(&there, token).pop());
         newest.ok_or_else(|| self.is_of_another())
     }
 
     /// FM2, FM3: the fileset leaves, what it has changed since its copy follows, and it is there.
-    /// `of_used` says how that of one in use goes.
+    /// `of_used` says how that of one in use goes. The fileset is known by its slot: it may get
+    /// another name until it leaves, and has clones of the move, so it is not deleted.
     pub(super) fn switch(
         &self,
         (slot, token): (u32, MoveToken),
         how: &mut MoveHow<'_>,
         of_used: Option<&Last<'_>>,
     ) -> Done<()> {
-        let ((source, from), target) = (self.source, self.target.0);
+        let (source, target) = (self.source.0, self.target.0);
         let ids = (source.core.store.pool_id(), target.core.store.pool_id());
+        let check_time = || of_used.map_or(Ok(()), |last| last.check(source));
         self.forget_partial()?;
+        check_time()?;
         if !planted::is(Planted::MoveLeavesUnwritten) {
             let holds = holds_of(how.fronts);
             source.core.leave(slot, (token, ids.1), holds).map_err(MoveError::Source)?;
         }
         how.tell(MoveStep::Leaves)?;
+        check_time()?;
         let last = self.take_clone(slot, token, how)?;
         how.tell(MoveStep::LastCloned)?;
+        check_time()?;
         let base = self.newest_there(token)?;
-        let found = source.core.find_moving(from.parts()).map_err(MoveError::Source)?;
+        let found = source.core.find_slot(slot).map_err(MoveError::Source)?;
         let found = found.ok_or(MoveError::Source(FsError::Stale))?;
         let end = ArrivalEnd {
             from: ids.0,
@@ -422,7 +465,7 @@ impl Move<'_> {
         };
         source.core.check_unheld(slot, &own).map_err(MoveError::Source)?;
         waiting(how, &mut || target.delete_arriving(to, token)).map_err(MoveError::Target)?;
-        waiting(how, &mut || match source.core.find_moving(from.parts())? {
+        waiting(how, &mut || match source.core.find_slot(slot)? {
             Some(found) => source.delete_clones(found.slot, &clones_of(&found, token)),
             None => Ok(()),
         })
@@ -439,9 +482,7 @@ impl Move<'_> {
     }
 
     pub(super) fn own_clones(&self, slot: u32, token: MoveToken) -> Done<Vec<NamePart>> {
-        let (source, from) = self.source;
-        let found = source.core.find_moving(from.parts()).map_err(MoveError::Source)?;
-        let found = found.filter(|found| found.slot == slot);
+        let found = self.source.0.core.find_slot(slot).map_err(MoveError::Source)?;
         Ok(found.map(|found| clones_of(&found, token)).unwrap_or_default())
     }
 

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use format::fileset::{
-    Cursor, Fileset as Entry, FilesetState, Moving, NamePart, ROOT_SLOT, joined,
+    Cursor, Fileset as Entry, FilesetState, MoveToken, Moving, NamePart, ROOT_SLOT, joined,
 };
 use format::ids::FilesetId;
 
@@ -58,6 +58,8 @@ pub(crate) struct Fileset {
     /// How many fronts may ask for its files, besides the main one's: it can't be deleted then.
     /// [`FOR_GOOD`] is added for those that never end.
     pub(super) holds: AtomicUsize,
+    /// FM5: the move whose fronts have been taken over.
+    pub(super) taken_over: Mutex<Option<MoveToken>>,
 }
 
 /// What is added to the holds of a fileset that stays held as long as the pool is open.
@@ -174,6 +176,7 @@ impl Fileset {
             is_superseded: AtomicBool::new(false),
             successor: OnceLock::new(),
             holds: AtomicUsize::new(0),
+            taken_over: Mutex::default(),
         }
     }
 
@@ -404,12 +407,7 @@ impl Core {
         self.hold_slot_with(slot, FOR_GOOD)
     }
 
-    /// As [`Core::hold_fileset`], of the fileset in `slot`.
-    pub(super) fn hold_slot_once(&self, slot: u32) -> FsResult<FilesetUuid> {
-        self.hold_slot_with(slot, 1)
-    }
-
-    fn hold_slot_with(&self, slot: u32, holds: usize) -> FsResult<FilesetUuid> {
+    pub(super) fn hold_slot_with(&self, slot: u32, holds: usize) -> FsResult<FilesetUuid> {
         let fileset = self.open_fileset(slot)?;
         let _holding = self.filesets.holding.lock();
         // Whoever deletes says so first, and then looks whether it is held.

@@ -84,6 +84,19 @@ impl Core {
         Ok(index.find(path).map(|node| found(&index, node)))
     }
 
+    /// Returns the fileset in `slot`, whatever it is called.
+    pub(crate) fn find_slot(&self, slot: u32) -> FsResult<Option<Found>> {
+        let index = self.filesets.table.lock(&self.store)?;
+        Ok(index.node(slot).filter(|node| node.is_live()).map(|node| found(&index, node)))
+    }
+
+    /// Returns the name of a fileset that handles name by `uuid`.
+    pub(crate) fn find_same(&self, uuid: [u8; 16]) -> FsResult<Option<String>> {
+        let index = self.filesets.table.lock(&self.store)?;
+        let same = index.nodes().find(|node| node.is_live() && node.uuid == uuid);
+        Ok(same.map(|node| index.path_of(node.slot)))
+    }
+
     /// Returns the fileset that is on its way by this move, whatever it is called.
     pub(crate) fn find_of_move(&self, token: MoveToken) -> FsResult<Option<Found>> {
         let index = self.filesets.table.lock(&self.store)?;
@@ -108,10 +121,22 @@ impl Core {
     pub(crate) fn is_arrived(&self, token: MoveToken) -> FsResult<bool> {
         // What is in memory and not durable may be gone tomorrow.
         self.store.journal.commit_all()?;
+        self.is_arrived_in_memory(token)
+    }
+
+    fn is_arrived_in_memory(&self, token: MoveToken) -> FsResult<bool> {
         let index = self.filesets.table.lock(&self.store)?;
         let is_it =
             |moving: Moving| matches!(moving, Moving::Arrived { .. }) && moving.token() == token;
         Ok(index.nodes().any(|node| node.moving.is_some_and(is_it)))
+    }
+
+    /// Whether the fileset of this move has not arrived and never will, where whoever received it
+    /// has ended: what is not in memory then never becomes durable. Waits for no device. Fails
+    /// where nobody can say.
+    pub(crate) fn is_kept_out(&self, token: MoveToken) -> FsResult<bool> {
+        self.store.journal.check_alive()?;
+        self.is_arrived_in_memory(token).map(|is_there| !is_there)
     }
 
     /// Refuses what can't move to another pool, in words. `token` is the move that has begun;
@@ -183,6 +208,14 @@ impl Core {
         Ok(())
     }
 
+    /// The fronts of the fileset in `slot` may go on with it at once: it is known that it stays.
+    /// [`Core::stay`] makes that durable; a crash before it finds what it found before, and asks.
+    pub(crate) fn reopen(&self, slot: u32) -> FsResult<()> {
+        self.store.journal.check_alive()?;
+        self.open_fileset(slot)?.is_closed.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+
     /// FM5: returns the files of the fileset in `slot` that have no name and are open, and whether
     /// each may get one, once what waits to be freed is.
     pub(crate) fn nameless_of(&self, slot: u32) -> FsResult<Vec<(AnodeNo, bool)>> {
@@ -205,14 +238,19 @@ impl Core {
     }
 
     /// FM5: the fileset of this move, which has arrived, is held once by fronts that have used it
-    /// where it was, with all references that they had. Returns its slot.
+    /// where it was, with all references that they had: once, however often that is said. Returns
+    /// its slot; `None`: it was said before.
     pub(crate) fn take_over(
         &self,
         token: MoveToken,
         references: &[(AnodeNo, u64)],
         nameless: &[(AnodeNo, bool)],
-    ) -> FsResult<u32> {
+    ) -> FsResult<Option<u32>> {
         let slot = self.find_of_move(token)?.ok_or(FsError::Stale)?.slot;
+        let taken = |fileset: &Fileset| *fileset.taken_over.lock() == Some(token);
+        if self.filesets.by_slot_current(slot).is_some_and(taken) {
+            return Ok(None);
+        }
         let ino = |number: AnodeNo| Ino(number.0).in_slot(slot);
         // Whoever opens it first frees what has no name and is held by nobody.
         for (number, count) in references {
@@ -224,8 +262,18 @@ impl Core {
                 self.table.mark_linkable(ino(*number));
             }
         }
-        self.hold_slot_once(slot)?;
-        Ok(slot)
+        let held = self.hold_slot_with(slot, 1).and_then(|_| self.open_fileset(slot));
+        match held {
+            Ok(fileset) => *fileset.taken_over.lock() = Some(token),
+            Err(error) => {
+                // Whoever tries again brings all of them.
+                for (number, count) in references {
+                    let _ = self.table.drop_references(ino(*number), *count);
+                }
+                return Err(error);
+            }
+        }
+        Ok(Some(slot))
     }
 
     /// The fronts that held the fileset in `slot` have gone on elsewhere.
@@ -449,6 +497,27 @@ pub(super) mod tests {
         core.clone_moving(slot, &part("mine"), [5; 16]).expect("it is in use");
         let refused = core.leave(slot, (TOKEN, PoolId([9; 16])), 0).expect_err("it has a clone");
         assert!(refused.to_string().contains("a@mine"), "{refused}");
+    }
+
+    /// Goal: fronts are taken over once, however often that is said, and not at all where it fails.
+    #[test]
+    fn fronts_are_taken_over_once() {
+        let (pool, slot) = pool_with_one();
+        let core = pool.core();
+        let fileset = core.open_fileset(slot).expect("it is there");
+        let all = [(AnodeNo(7), 3)];
+        let change = |from, to| core.change_moving(fileset, from, to).expect("there is room");
+        let leaving = Some(Moving::Leaving { token: TOKEN, to: [9; 16] });
+        change(None, leaving);
+        fileset.is_closed.store(true, Ordering::SeqCst);
+        assert!(core.take_over(TOKEN, &all, &[]).is_err(), "nobody may hold it");
+        assert_eq!(core.references_of(slot), []);
+        fileset.is_closed.store(false, Ordering::SeqCst);
+        change(leaving, Some(Moving::Arrived { token: TOKEN, from: [9; 16] }));
+        assert_eq!(core.take_over(TOKEN, &all, &[]), Ok(Some(slot)));
+        assert_eq!(core.take_over(TOKEN, &all, &[]), Ok(None));
+        assert_eq!(core.references_of(slot), all);
+        assert!(fileset.is_held_by(1), "it is held as often as it was said");
     }
 
     #[test]
