@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use engine::vnode::api::{
     Caller, FileKind, FileSystem, FilesetUuid, FsError, Handle, NewInode, Stability,
@@ -26,6 +26,8 @@ const STEPS: usize = 1200;
 /// Steps between two moves.
 const STEPS_APART: usize = 40;
 const MOVES_UNDER_LOAD: usize = 12;
+/// Moves, and moves that were given up, after which who works beside them is stuck.
+const MOVES_MAX: usize = 400;
 /// As long as a pause may be.
 const PAUSE_NS: u64 = engine::PAUSE_NS_MAX;
 
@@ -227,38 +229,55 @@ fn nothing_is_lost_of_what_threads_do_while_a_fileset_moves() {
     let used = Used::new(&clock);
     let is_over = AtomicBool::new(false);
     let (relay, fileset) = (&*used.relay, used.fileset);
+    let rounds = [const { AtomicUsize::new(0) }; 3];
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..3_u8)
-            .map(|worker| {
+        let workers: Vec<_> = (0..)
+            .zip(&rounds)
+            .map(|(worker, rounds)| {
                 let is_over = &is_over;
-                scope.spawn(move || work(relay, fileset, worker, is_over))
+                scope.spawn(move || work(relay, fileset, (worker, rounds), is_over))
             })
             .collect();
+        let over = Over(&is_over);
         let mut busy = 0;
-        while used.moves.get() < MOVES_UNDER_LOAD {
+        // Each works beside as many moves at least, however slow the machine.
+        let is_slow = || rounds.iter().any(|it| it.load(Ordering::Relaxed) <= MOVES_UNDER_LOAD);
+        while used.moves.get() < MOVES_UNDER_LOAD || is_slow() {
+            assert!(used.moves.get() < MOVES_MAX, "{rounds:?}");
+            assert!(!workers.iter().any(|it| it.is_finished()), "a worker has ended");
             match used.move_on(&mut |_| true) {
                 Ok(()) => {}
                 Err(MoveError::Busy(why)) => {
                     busy += 1;
-                    assert!(busy < 40, "it never moves: {why}");
+                    assert!(busy < MOVES_MAX, "it never moves: {why}");
                 }
-                Err(error) => {
-                    is_over.store(true, Ordering::Relaxed);
-                    panic!("move {}: {error}", used.moves.get());
-                }
+                Err(error) => panic!("move {}: {error}", used.moves.get()),
             }
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
         for worker in workers {
-            let rounds = worker.join().expect("what was written is there");
-            assert!(rounds > MOVES_UNDER_LOAD, "{rounds} rounds say little");
+            worker.join().expect("what was written is there");
         }
     });
     used.close();
 }
 
-/// Writes files, and compares them with what they should be; returns how many rounds it made.
-fn work(fs: &dyn FileSystem, fileset: FilesetUuid, worker: u8, is_over: &AtomicBool) -> usize {
+/// Tells workers that it is over, also where something has failed.
+struct Over<'o>(&'o AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Writes files, and compares them with what they should be; counts the rounds that it has made.
+fn work(
+    fs: &dyn FileSystem,
+    fileset: FilesetUuid,
+    (worker, rounds): (u8, &AtomicUsize),
+    is_over: &AtomicBool,
+) {
     let caller = Caller::root();
     let mut kept: BTreeMap<Vec<u8>, (Handle, Vec<u8>)> = BTreeMap::new();
     let mut round = 0_usize;
@@ -290,8 +309,8 @@ fn work(fs: &dyn FileSystem, fileset: FilesetUuid, worker: u8, is_over: &AtomicB
             assert!(read == *bytes, "{} of {} bytes", read.len(), bytes.len());
             fs.forget(found.ino, 2);
         }
+        rounds.store(round, Ordering::Relaxed);
     }
-    round
 }
 
 /// Goal: requests that come while nobody knows where the fileset is are refused, and go on when the
