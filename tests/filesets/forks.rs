@@ -665,3 +665,23 @@ fn clones_of_filesets_below_are_of_one_moment() {
     pool.close().expect("nothing fails");
     assert_clean(&shared);
 }
+
+/// Goal: a promotion gives a fork the clones that lie before one that is being freed, too.
+#[test]
+fn a_promotion_goes_past_what_is_being_freed() {
+    let device = new_pool(CRASH_POOL_BYTES);
+    let pool = open(&device, "root");
+    pool.create_fileset(&name("a"), &new_fileset(1)).expect("there is room");
+    for clone in ["c0", "c1", "c2"] {
+        pool.create_clone(&name("a"), &part(clone), [5; 16]).expect("there is room");
+    }
+    pool.fork_clone((&name("a"), &part("c2")), &name("b"), [6; 16]).expect("there is room");
+    // Nobody ticks: it is freed later.
+    pool.delete_clone(&name("a"), &part("c1")).expect("nobody holds it");
+    let promoted = pool.promote_fileset(&name("b")).expect("it is a fork");
+    assert_eq!(promoted, ["b@c0", "b@c2"]);
+    free_all(&pool);
+    pool.close().expect("nothing fails");
+    drop(pool);
+    assert_clean(&device);
+}

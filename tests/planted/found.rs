@@ -387,11 +387,7 @@ pub(crate) const FOUND: &[Row] = &[
     ("InFlightNotMissed", "members", "returns::a_write_in_flight_is_missed_too"),
     ("RecoveryTrustsAbsent", "members", "returns::a_cut_at_any_moment_loses_nothing"),
     ("CloserWaitsWithLog", "sim", "clones_taken_beside_clients_are_of_one_moment_and_stay_so"),
-    (
-        "PromotionStopsAtFreed",
-        "filesets",
-        "families::filesets_and_clones_are_what_whole_trees_say_wherever_the_power_is_cut",
-    ),
+    ("PromotionStopsAtFreed", "filesets", "forks::a_promotion_goes_past_what_is_being_freed"),
     (
         "MoveTakesNewBirth",
         "engine",
