@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize};
 use super::{Hub, ServedPool, mount_line, shown};
 use crate::backend::BackendError;
 use crate::control::{
-    Answer, EXPORTS_MAX, ExportFacts, ExportSource, ExportSpec, Peer, Request, name_of,
+    Answer, EXPORTS_MAX, ExportFacts, ExportSource, ExportSpec, FilesetFacts, Peer, Request,
+    name_of,
 };
 use crate::uses::Use;
 
@@ -125,7 +126,11 @@ impl Hub {
                 came.insert(export.name.clone(), (*index, export));
             }
         }
-        for (index, kept) in files.iter_mut().filter(|_| is_changed) {
+        // SV1: first those that lose an export: until the others have it their files say that it
+        // comes.
+        let mut changed: Vec<_> = files.iter_mut().filter(|_| is_changed).collect();
+        changed.sort_by_key(|(index, _)| came.values().any(|(pool, _)| pool == index));
+        for (index, kept) in changed {
             kept.exports.retain(|spec| !came.contains_key(&spec.name));
             let own = came.values().filter(|(pool, _)| pool == index);
             kept.exports.extend(own.map(|(_, spec)| spec.clone()));
@@ -322,7 +327,10 @@ impl Hub {
             else {
                 break;
             };
-            for facts in list {
+            // What is being freed has the name and the identity that it had.
+            let is_there =
+                |it: &FilesetFacts| it.freed_permille.is_none() && !it.is_clone && !it.is_receiving;
+            for facts in list.into_iter().filter(is_there) {
                 if let Ok(uuid) = u128::from_str_radix(&facts.uuid, 16) {
                     names.insert(FilesetUuid(uuid), facts.name);
                 }
@@ -408,8 +416,12 @@ impl Hub {
         kept
     }
 
-    /// The move has ended. Where the fileset has stayed, nothing of it is arriving.
-    pub(super) fn exports_settled(&self) {
+    /// The move has ended. Where the fileset has stayed, nothing of it is arriving; where nobody
+    /// knows, it is still, until the move is finished or the server starts again.
+    pub(super) fn exports_settled(&self, is_known: bool) {
+        if !is_known {
+            return;
+        }
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((fileset, to)) = self.arriving() else { return };
         self.set_arriving(None);

@@ -57,7 +57,10 @@ impl Hub {
             fronts.as_ref().is_some_and(SeatFronts::is_stopped) || progress(done, total)
         };
         let mut done = moves::run((&from, fileset), (&there, to), by, task, tell);
-        self.exports_settled();
+        let stays = |moves: Vec<(_, Moving)>| {
+            !moves.iter().any(|(_, moving)| matches!(moving, Moving::Leaving { .. }))
+        };
+        self.exports_settled(done.is_ok() || from.moves().is_some_and(stays));
         if let (Some(fronts), Ok(facts)) = (&fronts, &mut done) {
             facts["pauses_ms"] = json!(fronts.pauses_ms());
         }
@@ -71,7 +74,7 @@ impl Hub {
     pub(super) fn check_word(&self, index: usize, name: &str) -> Result<(), BackendError> {
         let served = &self.pools[index];
         let moves_of = |served: &ServedPool| -> Vec<(String, Moving)> {
-            let moves = served.pool.lend().map(|lent| lent.moves()).unwrap_or_default();
+            let moves = served.pool.lend().and_then(|lent| lent.moves()).unwrap_or_default();
             moves.into_iter().map(|(name, moving)| (name.to_string(), moving)).collect()
         };
         let own = moves_of(served).into_iter().find(|(own, _)| own == name);

@@ -5,8 +5,8 @@
 //! 1. A clone is due when none has the name of the period that is now: `hourly-2026-11-23_19-00`,
 //!    by UTC. So a server that was not there at the full hour takes it when it is back, and a clock
 //!    that is set back takes none twice.
-//! 2. Of the clones that are named so, the newest ones are kept, by their names; the others are
-//!    deleted. Whatever is named in another way is nobody's but the user's.
+//! 2. Of the clones that are named so, the newest ones are kept, by their names, and one at least;
+//!    the others are deleted. Whatever is named in another way is nobody's but the user's.
 //! 3. What is named after now, by a clock that was wrong, neither counts nor is deleted.
 //! 4. What something needs counts, and is passed over: what is held, read, mounted, or gone back
 //!    to by a fork. It is told with the schedule ([`Schedule::stays`]). What is refused for another
@@ -160,15 +160,20 @@ impl Period {
         format!("{}-{year:04}-{month:02}-{day:02}_{hour:02}-00", self.word())
     }
 
-    /// Returns whether a schedule has named a clone so.
+    /// Returns whether a schedule has named a clone so: its periods begin with an hour, or with a
+    /// day, of a month the first.
     fn has_named(self, name: &str) -> bool {
-        const SHAPE: &[u8] = b"0000-00-00_00-00";
+        let shape: &[u8; 16] = match self {
+            Period::Hour => b"dddd-dd-dd_dd-00",
+            Period::Day | Period::Week => b"dddd-dd-dd_00-00",
+            Period::Month => b"dddd-dd-01_00-00",
+        };
         let rest = name.strip_prefix(self.word()).and_then(|rest| rest.strip_prefix('-'));
         let fits = |(have, shape): (u8, &u8)| match shape {
-            b'0' => have.is_ascii_digit(),
+            b'd' => have.is_ascii_digit(),
             other => have == *other,
         };
-        rest.is_some_and(|rest| rest.len() == SHAPE.len() && rest.bytes().zip(SHAPE).all(fits))
+        rest.is_some_and(|rest| rest.len() == shape.len() && rest.bytes().zip(shape).all(fits))
     }
 }
 
@@ -204,7 +209,9 @@ fn plan(counts: &Counts, seconds: u64, names: &[String]) -> Due {
             names.iter().filter(|name| period.has_named(name) && **name <= now).collect();
         own.sort_unstable();
         let is_missing = own.last() != Some(&&now);
-        let kept = usize::try_from(count).unwrap_or(usize::MAX) - usize::from(is_missing);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        // The last one stays until there is another: that may not be taken after all.
+        let kept = (count - usize::from(is_missing)).max(1);
         let surplus = own.len().saturating_sub(kept);
         due.delete.extend(own.into_iter().take(surplus).cloned());
         due.take.extend(is_missing.then_some(now));
@@ -548,7 +555,16 @@ mod tests {
     #[test]
     fn the_newest_are_kept_and_nothing_else_is_touched() {
         let counts = Counts::parse("hourly=24,daily=7,weekly=2").expect("it is one");
-        let mine = ["monday", "hourly-mine", "hourly-2026-11-23_19-00-old", "daily-2026-11-23"];
+        let mine = [
+            "monday",
+            "hourly-mine",
+            "hourly-2026-11-23_19-00-old",
+            "daily-2026-11-23",
+            // What no schedule takes: its periods begin at full hours, and at midnight.
+            "hourly-2026-01-23_19-30",
+            "daily-2026-01-23_15-00",
+            "weekly-2026-01-19_15-00",
+        ];
         let mut names: Vec<String> = mine.iter().map(ToString::to_string).collect();
         let (mut seconds, mut planned) = (NOW, NOW);
         for step in 0..500_u64 {
@@ -567,6 +583,17 @@ mod tests {
         for name in mine {
             assert!(names.iter().any(|it| it == name), "{name} was deleted");
         }
+    }
+
+    /// Goal: the last clone of a schedule is there until the next one is.
+    #[test]
+    fn the_last_one_stays_until_there_is_another() {
+        let counts = Counts::parse("hourly=1").expect("it is one");
+        let [before, now] = [1, 0].map(|hours| Period::Hour.name_at(NOW - hours * HOUR));
+        let due = plan(&counts, NOW, std::slice::from_ref(&before));
+        assert_eq!(due, Due { take: vec![now.clone()], delete: vec![] });
+        let due = plan(&counts, NOW, &[before.clone(), now]);
+        assert_eq!(due, Due { take: vec![], delete: vec![before] });
     }
 
     /// Goal: a clock that is wrong for a while costs no clone.

@@ -47,9 +47,9 @@ impl std::fmt::Debug for Lent<'_> {
 }
 
 impl Lent<'_> {
-    /// Returns what is on its way of it; nothing where that can't be read.
-    pub(crate) fn moves(&self) -> Vec<(FilesetName, Moving)> {
-        self.pool.moves().unwrap_or_default()
+    /// Returns what is on its way of it; `None`: that can't be read.
+    pub(crate) fn moves(&self) -> Option<Vec<(FilesetName, Moving)>> {
+        self.pool.moves().ok()
     }
 }
 
