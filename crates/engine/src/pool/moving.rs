@@ -196,6 +196,10 @@ impl Move<'_> {
             let words = format!("{from} is another fileset than a moment ago: try again");
             return Err(MoveError::Refused(words));
         }
+        // What has arrived here from another pool is refused in words of its own.
+        if matches!(found.moving, Some(Moving::Arrived { .. })) {
+            return Ok(());
+        }
         if let Some(same) = target.core.find_same(found.uuid).map_err(MoveError::Target)? {
             return Err(MoveError::Refused(format!(
                 "{same} in the other pool is the same fileset, for somebody has said where it is \

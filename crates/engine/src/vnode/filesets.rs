@@ -551,7 +551,7 @@ impl Core {
         entry.above = above;
         entry.is_read_only = new.is_read_only.unwrap_or(inherited);
         (entry.quota_bytes, entry.reservation_bytes) = (new.quota_bytes, new.reservation_bytes);
-        self.check_reservation(&joined(path), &entry, 0)?;
+        self.check_reservation(&joined(path), &entry, (0, 0))?;
         change.count_reservations(i64_of(entry.reservation_bytes));
         entry.created_seconds = u64::try_from(self.store.now().seconds).unwrap_or(0);
         entry.uuid.copy_from_slice(&new.random[..16]);

@@ -156,7 +156,7 @@ impl Core {
         (new.quota_bytes, new.reservation_bytes) = (now.quota_bytes, now.reservation_bytes);
         // What it held stays held until it is freed: more is kept free at once, or it is refused.
         let kept_before = fileset.anodes.usage.counts().kept;
-        self.check_reservation(&index.path_of(slot), &new, kept_before)?;
+        self.check_reservation(&index.path_of(slot), &new, (kept_before, *reserved))?;
         // No generation is given twice to a file of one number.
         new.generation_base = new.generation_base.max(now.generation_base);
         index.write_entry(&self.store, &mut change, &old, Some(&taken))?;

@@ -5,7 +5,7 @@
 //! - NR1: It has the placement of the root directory of the fileset above it, of the first fileset
 //!   if there is none, as it has that one's block size (PC1).
 
-use format::anode::{AnodeKind, ROOT_ANODE};
+use format::anode::{Anode, AnodeKind, ROOT_ANODE};
 use format::placement::Placement;
 
 use super::Core;
@@ -25,8 +25,15 @@ impl Core {
         new: &NewFileset,
     ) -> FsResult<NewRoot> {
         let entry = index.read_entry(&self.store, above)?;
-        let found = AnodeAt::find(&self.store, &entry.table_anode(), ROOT_ANODE)?;
-        let root = found.map(|at| at.read(&self.store, entry.family)).transpose()?.flatten();
+        let root = || -> FsResult<Option<Anode>> {
+            let found = AnodeAt::find(&self.store, &entry.table_anode(), ROOT_ANODE)?;
+            Ok(found.map(|at| at.read(&self.store, entry.family)).transpose()?.flatten())
+        };
+        // A preference is no reason to refuse a fileset.
+        let root = root().unwrap_or_else(|error| {
+            tracing::warn!("a new fileset has no placement: the one above cannot be read: {error}");
+            None
+        });
         let placement =
             root.map_or(Placement::Any, |root| handed_down(&root, AnodeKind::Directory));
         let key = key_of(&new.random);

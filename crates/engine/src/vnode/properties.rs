@@ -57,7 +57,7 @@ impl Core {
             }
         })?;
         if new.quota_bytes.is_some() || new.reservation_bytes.is_some() {
-            self.check_reservation(shown, &entry, kept_before)?;
+            self.check_reservation(shown, &entry, (kept_before, 0))?;
         }
         change.count_reservations(i64_of(entry.reservation_bytes) - i64_of(reservation_before));
         let applied = change.end();
@@ -71,8 +71,13 @@ impl Core {
     }
 
     /// Refuses a reservation for which the pool has no room, or that its quota forbids to use, of a
-    /// fileset for which `kept` fragments are kept already.
-    pub(super) fn check_reservation(&self, name: &str, entry: &Entry, kept: u64) -> FsResult<()> {
+    /// fileset for which `kept` fragments are kept already, and which takes `taken` besides.
+    pub(super) fn check_reservation(
+        &self,
+        name: &str,
+        entry: &Entry,
+        (kept, taken): (u64, u64),
+    ) -> FsResult<()> {
         let limits = limits_of(entry, self.store.geometry().fragment_shift);
         let rest = limits.reservation.saturating_sub(entry.fragments);
         if limits.quota.is_some_and(|quota| quota < limits.reservation) {
@@ -80,7 +85,8 @@ impl Core {
             return Err(FsError::FilesetInUse { name: name.to_owned(), by: by.to_owned() });
         }
         let available = self.store.alloc.counts().available;
-        if rest > kept.saturating_add(available) { Err(FsError::NoSpace) } else { Ok(()) }
+        let wanted = rest.saturating_add(taken);
+        if wanted > kept.saturating_add(available) { Err(FsError::NoSpace) } else { Ok(()) }
     }
 
     pub(super) fn check_block_shift(&self, shift: Option<u8>) -> FsResult<()> {

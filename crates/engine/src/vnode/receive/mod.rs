@@ -148,6 +148,8 @@ impl Core {
         self.check_writable().map_err(ReceiveError::from)?;
         let mut reader = StreamReader::new(input);
         let begin = first_of(&mut reader)?;
+        // While fronts wait for the last stream of a move; the next begins anew.
+        let is_last = arrival.as_ref().is_some_and(|it| it.end.is_some());
         let mut receiving = self.begin_receiving(path, (begin, arrival), random)?;
         let done = receiving.take_all(&mut reader, progress).and_then(|totals| {
             if !planted::is(Planted::ReceivedLinksNotVerified) {
@@ -162,6 +164,9 @@ impl Core {
         };
         if planted::is(Planted::PartialShown) && error.is_resumable() {
             receiving.show(&random)?;
+        }
+        if error.is_resumable() && is_last {
+            return Err(error.into());
         }
         if error.is_resumable() {
             let token = receiving.keep().ok().map(|at| ResumeToken {
