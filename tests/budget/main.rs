@@ -13,6 +13,7 @@ mod placement;
 mod sending;
 mod stalls;
 mod together;
+mod touch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
