@@ -14,6 +14,7 @@ mod moving;
 mod owners;
 mod quota;
 mod receiving;
+mod resumed;
 mod send;
 mod to_other_pool;
 
