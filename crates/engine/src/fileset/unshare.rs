@@ -19,13 +19,22 @@ impl MountedFileset {
         number: AnodeNo,
         shared_epoch: Epoch,
     ) -> FsResult<()> {
-        let table = Arc::clone(&self.table.read());
         let (page, _) = page_and_slot(number);
-        let pointer = store.block(None, &table, page)?;
-        if pointer.is_none_or(|pointer| pointer.birth > shared_epoch) {
-            return Ok(());
+        loop {
+            let table = Arc::clone(&self.table.read());
+            let pointer = store.block(None, &table, page);
+            // As for `read_anode`: a map page that went meanwhile looks damaged.
+            if !Arc::ptr_eq(&table, &self.table.read()) {
+                continue;
+            }
+            if pointer?.is_none_or(|pointer| pointer.birth > shared_epoch) {
+                return Ok(());
+            }
+            return Err(FsError::Shared {
+                kind: PageKind::Anode,
+                owner: content_owner(&table, page),
+            });
         }
-        Err(FsError::Shared { kind: PageKind::Anode, owner: content_owner(&table, page) })
     }
 }
 
