@@ -266,7 +266,13 @@ under_load() {
     awk -F'\t' -v who="$who" -v kind="$kind" '
         NR == FNR { from[NR] = $1; to[NR] = $2; taken = NR; next }
         { for (i = 1; i <= taken; i++) if ($1 < to[i] && $1 + $2 > from[i] && $2 > most[i]) most[i] = $2 }
-        END { for (i = 1; i <= taken; i++) printf "longest wait, %s\t%s\t%d\n", kind, who, most[i] + 1 }
+        END {
+            for (i = 1; i <= taken; i++) {
+                printf "longest wait, %s\t%s\t%d\n", kind, who, most[i] + 1
+                if (most[i] > worst) worst = most[i]
+            }
+            printf "worst of %d waits, %s\t%s\t%d\n", taken, kind, who, worst + 1
+        }
     ' "$place/taken" "$place/operations" >>"$place/$section.times"
     begin=${EPOCHREALTIME/./}
     for ((clone = 0; clone < CLONES; clone++)); do took "drop_$who" "c$clone" >/dev/null; done
