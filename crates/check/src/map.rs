@@ -312,7 +312,10 @@ impl<'run> Check<'run> {
             let what = format!("block {index}: {pointer:?} in blocks of {block_bytes} bytes");
             return self.refuse(walk, pointer, what);
         }
-        if *index >= walk.anode.size_bytes.div_ceil(block_bytes) {
+        // What is in the list of orphans is being cut: the next mount, or the fileset that goes on,
+        // ends that (F2).
+        let is_past = *index >= walk.anode.size_bytes.div_ceil(block_bytes);
+        if is_past && walk.anode.orphan_slot.is_none() {
             let size = walk.anode.size_bytes;
             let what = format!("block {index} of {block_bytes} bytes in a file of {size}");
             self.defect(DefectCode::MP004, walk.subject, Some(pointer.place), what);
