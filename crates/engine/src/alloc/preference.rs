@@ -141,8 +141,7 @@ impl Allocator {
         // Where all that is wanted has no turns, each would be a stream for nothing.
         let mut wanted = kinds_for_data(geometry).filter(|kind| kind.serves(placement));
         let has_turns = wanted.any(|kind| kind.lane.is_some());
-        let turns = self.turns();
-        let turn = (turns > 0 && has_turns).then(|| Turn::of(anode, turns));
+        let turn = has_turns.then(|| Turn::of(anode, self.turns()));
         Preference { placement, turn }
     }
 

@@ -22,6 +22,7 @@ pub(crate) mod diff;
 pub(crate) mod family;
 pub(crate) mod moved;
 mod orphans;
+pub(crate) mod places;
 pub(crate) mod quota;
 mod received;
 pub(crate) mod reserved;
@@ -48,7 +49,7 @@ use format::page::{PAGE_BYTES, PageBytes, PageKind, PageOwner, SLOTS_PER_PAGE, r
 use format::quota::Owned;
 use runtime::planted::{self, Planted};
 
-use crate::buffer::{corrupt, page_of};
+use crate::buffer::corrupt;
 use crate::container::{content_owner, no_page};
 use crate::convert::{narrow, wide};
 use crate::error::{FsError, FsResult};
@@ -99,25 +100,6 @@ struct State {
     orphan_slots_end: u64,
     /// The anode map as a container.
     map_anode: Anode,
-}
-
-/// Where some anodes were a moment ago.
-pub(crate) struct AnodePlaces {
-    table: Arc<Anode>,
-    /// Pages of the table by their number, which rises.
-    pages: Vec<(u64, Place)>,
-}
-
-impl AnodePlaces {
-    /// Returns the pages, each once.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Place> {
-        self.pages.iter().map(|(_, place)| *place)
-    }
-
-    fn place_of(&self, page: u64) -> Option<Place> {
-        let index = self.pages.binary_search_by_key(&page, |(number, _)| *number).ok()?;
-        self.pages.get(index).map(|(_, place)| *place)
-    }
 }
 
 /// The fileset's lock, with a change that allocates in it.
@@ -206,51 +188,26 @@ impl MountedFileset {
 
     /// Returns anode `number`; `None` if it is free.
     pub(crate) fn read_anode(&self, store: &Store, number: AnodeNo) -> FsResult<Option<Anode>> {
+        let (found, is_going) = self.by_table(|table| {
+            let found = read_anode_in(store, table, None, self.family, number);
+            (found, self.page_given_up.load(Ordering::SeqCst) == page_and_slot(number).0)
+        });
+        // Between the end of the change and the new table, a page that another has had is the one
+        // that went: it had nothing but free anodes.
+        let is_other = matches!(&found, Err(FsError::Corrupt { defect, .. })
+            if defect.code == DefectCode::PG007);
+        if is_going && is_other { Ok(None) } else { found }
+    }
+
+    /// Returns what `look` finds by the table. A page of it that went meanwhile looks damaged, or
+    /// tells of what was: the new table knows better, and is asked then.
+    fn by_table<T>(&self, look: impl Fn(&Anode) -> T) -> T {
         loop {
             let table = Arc::clone(&self.table.read());
-            let found = read_anode_in(store, &table, None, self.family, number);
-            let is_going = self.page_given_up.load(Ordering::SeqCst) == page_and_slot(number).0;
-            // A page of the table that went meanwhile looks damaged, or tells of what was: the new
-            // table knows better. Between the end of the change and the new table, a page that
-            // another has had is the one that went: it had nothing but free anodes.
+            let found = look(&table);
             if Arc::ptr_eq(&table, &self.table.read()) {
-                let is_other = matches!(&found, Err(FsError::Corrupt { defect, .. })
-                    if defect.code == DefectCode::PG007);
-                return if is_going && is_other { Ok(None) } else { found };
+                return found;
             }
-        }
-    }
-
-    /// Returns where the anodes `numbers` are.
-    pub(crate) fn places_of(
-        &self,
-        store: &Store,
-        numbers: impl Iterator<Item = AnodeNo>,
-    ) -> AnodePlaces {
-        let table = Arc::clone(&self.table.read());
-        let mut pages: Vec<u64> = numbers.map(|number| page_and_slot(number).0).collect();
-        pages.sort_unstable();
-        pages.dedup();
-        let pages = store.places_of(&table, pages);
-        AnodePlaces { table, pages }
-    }
-
-    /// As [`MountedFileset::read_anode`], with one look if the anode is where it was.
-    pub(crate) fn read_anode_near(
-        &self,
-        store: &Store,
-        places: &AnodePlaces,
-        number: AnodeNo,
-    ) -> FsResult<Option<Anode>> {
-        let (page, slot) = page_and_slot(number);
-        let owner = content_owner(&places.table, page);
-        let at = places.place_of(page);
-        let bytes = at.and_then(|at| store.cache.bytes(at, PageKind::Anode, owner).ok());
-        // A page that went meanwhile is a tombstone, or another's, or a clone's alone: the table
-        // knows better.
-        match bytes.map(|bytes| decode_slot(page_of(&bytes), self.family, number, slot)) {
-            Some(Ok(anode)) if Arc::ptr_eq(&places.table, &self.table.read()) => Ok(anode),
-            _ => self.read_anode(store, number),
         }
     }
 

@@ -1,7 +1,5 @@
 //! What clones hold too of a fileset's own pages, and of the ways to its anodes, is copied.
 
-use std::sync::Arc;
-
 use format::anode::{ANODE_MAP_ANODE, Anode, ORPHAN_ANODE, page_and_slot};
 use format::ids::{AnodeNo, Epoch};
 use format::page::{PageKind, PageOwner};
@@ -20,21 +18,13 @@ impl MountedFileset {
         shared_epoch: Epoch,
     ) -> FsResult<()> {
         let (page, _) = page_and_slot(number);
-        loop {
-            let table = Arc::clone(&self.table.read());
-            let pointer = store.block(None, &table, page);
-            // As for `read_anode`: a map page that went meanwhile looks damaged.
-            if !Arc::ptr_eq(&table, &self.table.read()) {
-                continue;
-            }
-            if pointer?.is_none_or(|pointer| pointer.birth > shared_epoch) {
+        self.by_table(|table| {
+            let pointer = store.block(None, table, page)?;
+            if pointer.is_none_or(|pointer| pointer.birth > shared_epoch) {
                 return Ok(());
             }
-            return Err(FsError::Shared {
-                kind: PageKind::Anode,
-                owner: content_owner(&table, page),
-            });
-        }
+            Err(FsError::Shared { kind: PageKind::Anode, owner: content_owner(table, page) })
+        })
     }
 }
 

@@ -14,7 +14,7 @@ use super::readahead::Stretch;
 use super::{Files, Vnode, VnodeState, attr_of_anode, kind_of};
 use crate::dir::{self, Listed};
 use crate::error::{FsError, FsResult};
-use crate::fileset::AnodePlaces;
+use crate::fileset::places::AnodePlaces;
 
 /// Cookie of `.`; hashes give cookies of 128 and more.
 const COOKIE_SELF: u64 = 1;

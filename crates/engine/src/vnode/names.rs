@@ -703,32 +703,18 @@ pub(crate) fn lock_two<'v>(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use format::fileset::NamePart;
     use format::page::PageKind;
-    use runtime::clock::ManualClock;
-    use storage::device::{MemoryDevice, SharedDevice};
 
     use super::*;
     use crate::container::content_owner;
     use crate::vnode::api::FileSystem;
-    use crate::{CreateOptions, OpenOptions, Pool};
-
-    const POOL_BYTES: u64 = 64 << 20;
-
-    fn new_pool() -> Pool {
-        let device: SharedDevice = MemoryDevice::new("pool", POOL_BYTES);
-        let create = CreateOptions::new(POOL_BYTES, [1; 64]);
-        Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
-        Pool::open(device, Arc::new(ManualClock::new()), OpenOptions::default()).expect("it opens")
-    }
+    use crate::vnode::leave::tests::{part, pool_with_one};
 
     /// Goal: between the look at a name and its removal somebody copies the page that it is on, and
     /// the clone that held the old one is deleted, which frees that.
     #[test]
     fn a_name_is_removed_where_its_page_is_now() {
-        let pool = new_pool();
+        let (pool, _) = pool_with_one();
         let (caller, root) = (Caller::root(), pool.root());
         for number in 0..40 {
             let name = format!("file {number}");
@@ -736,7 +722,6 @@ mod tests {
             pool.create(&caller, root, name.as_bytes(), new, None).expect("there is room");
         }
         let core = pool.core();
-        let part = |text: &str| NamePart::new(text).expect("it is a name");
         let (path, clone) = ([part("root")], part("c"));
         core.create_clone(&path, &clone, [2; 16]).expect("there is room");
 
