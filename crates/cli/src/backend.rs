@@ -16,10 +16,10 @@ use serde_json::Value;
 
 use crate::control::{Answer, Peer, Request};
 use crate::transfer::{OnBytes, Transfer};
+pub use crate::wiring::moves::Lent;
 
 /// Health of a pool that goes on without a member, and has no other trouble.
 pub(crate) const DEGRADED: &str = "degraded";
-pub use crate::wiring::moves::Lent;
 
 /// Why something was not done. Each message ends with what to do.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{Backend, Lent, Members, OpenOptions, OpenPool, Placement};
-use crate::control::{self, Answer, ExportFacts, FilesetFacts, JobFacts, Peer, Request};
+use crate::control::{
+    self, Answer, ExportFacts, FilesetFacts, GroupFacts, JobFacts, Peer, Request,
+};
 use crate::exit::UsageError;
 use crate::named::Named;
 use crate::status::{self, Found, Question};
@@ -226,6 +228,14 @@ impl Controlled {
             anyhow::bail!("{}: the server answered nonsense", self.pool.display())
         };
         Ok(jobs)
+    }
+
+    /// Returns the disk groups of the pool.
+    pub(crate) fn groups(&self) -> anyhow::Result<Vec<GroupFacts>> {
+        let Answer::Groups(groups) = self.ask(&Request::GroupList {})? else {
+            anyhow::bail!("{}: the server answered nonsense", self.pool.display())
+        };
+        Ok(groups)
     }
 
     /// Asks for a change of which names are told.

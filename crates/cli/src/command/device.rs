@@ -9,7 +9,7 @@ use serde_json::json;
 use super::controlled::Controlled;
 use crate::args::device::{DeviceArgs, DeviceCommand};
 use crate::backend::Backend;
-use crate::control::{Answer, DeviceFacts, GroupFacts, NewGroup, Request};
+use crate::control::{Answer, DeviceFacts, NewGroup, Request};
 use crate::exit;
 use crate::output::{Output, printable};
 use crate::size::ByteSize;
@@ -82,7 +82,7 @@ fn add_for_data(
 ) -> anyhow::Result<u64> {
     let pool = at.pool.display();
     let device = std::path::absolute(device)?;
-    if let Some(group) = groups(at)?.into_iter().find(|group| group.kind != SINGLE) {
+    if let Some(group) = at.groups()?.into_iter().find(|group| group.kind != SINGLE) {
         anyhow::bail!(
             "{pool}: disk group {} is a {}, and this would be a disk group of one device, without \
              redundancy: if the pool is to have one, say so (`holdfast group add {pool} \
@@ -117,7 +117,7 @@ fn remove(at: &Controlled, name: &str, must_wait: bool, output: &Output) -> anyh
         output.fact(&format!("{} is no spare any more", printable(name)), &facts);
         return Ok(());
     };
-    let group = groups(at)?.into_iter().find(|group| group.number == device.group);
+    let group = at.groups()?.into_iter().find(|group| group.number == device.group);
     let group = group.ok_or_else(|| anyhow::anyhow!("{pool}: the server answered nonsense"))?;
     let (number, kind) = (group.number, &group.kind);
     if group.slots.len() > 1 {
@@ -135,13 +135,6 @@ fn remove(at: &Controlled, name: &str, must_wait: bool, output: &Output) -> anyh
     }
     let number = u8::try_from(number)?;
     super::group::remove(at, number, must_wait, output)
-}
-
-fn groups(at: &Controlled) -> anyhow::Result<Vec<GroupFacts>> {
-    let Answer::Groups(list) = at.ask(&Request::GroupList {})? else {
-        anyhow::bail!("{}: the server answered nonsense", at.pool.display());
-    };
-    Ok(list)
 }
 
 /// Returns a device as the server finds it: a path that leads somewhere from here in full.

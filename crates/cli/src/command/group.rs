@@ -60,9 +60,7 @@ pub(super) fn remove(
     }
     let mut progress = output.progress();
     loop {
-        let Answer::Groups(groups) = at.ask(&Request::GroupList {})? else {
-            anyhow::bail!("{pool}: the server answered nonsense");
-        };
+        let groups = at.groups()?;
         let jobs = at.jobs()?;
         let name = format!("emptying disk group {number}");
         let job = jobs.into_iter().find(|job| job.name == name);
