@@ -238,6 +238,31 @@ fn counting_goes_on_while_files_change() {
     }
 }
 
+/// Goal: a crash never keeps what was counted and undoes the file. Method: the file is made while
+/// quotas are being switched on, so that it changes no record; then a limit is set, which makes the
+/// page of records durable and nothing else.
+#[test]
+fn what_is_counted_a_crash_does_not_undo() {
+    let device = SimDevice::new(CRASH_POOL_BYTES, SimOptions::default());
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    let create_options = CreateOptions::new(CRASH_POOL_BYTES, [9; 64]);
+    Pool::create(&shared, &ManualClock::new(), &create_options).expect("a pool fits");
+    let pool = open(&shared, None);
+    open_to_all(&pool);
+    pool.begin_quotas(&name("root")).expect("there is room");
+    pool.sync().expect("nothing fails");
+    create(&pool, &user(7), "file").expect("there is room");
+    while pool.count_quotas(&name("root")).expect("there is room") {}
+    assert_eq!(has(&pool, QuotaKind::User, 7), (0, 1));
+    let soft = QuotaLimitsChange { inodes_soft: Some(9), ..QuotaLimitsChange::default() };
+    limit(&pool, QuotaKind::User, 7, &soft);
+    drop(pool);
+    let left: SharedDevice = SimDevice::open(device.durable_image(), SimOptions::default());
+    super::expect_clean(&left, "after the crash").expect("what was counted is there");
+    let pool = open(&left, None);
+    assert_eq!(has(&pool, QuotaKind::User, 7), (0, 1));
+}
+
 /// Bytes of the pool that is cut.
 const CRASH_POOL_BYTES: u64 = 16 << 20;
 

@@ -201,6 +201,7 @@ pub(crate) const FOUND: &[Row] = &[
         "owners::what_users_and_groups_have_is_counted_and_moves_with_their_files",
     ),
     ("CountedTwiceByScan", "filesets", "owners::counting_goes_on_while_files_change"),
+    ("CountedUncommitted", "filesets", "owners::what_is_counted_a_crash_does_not_undo"),
     (
         "WaitingOfUserNotCounted",
         "filesets",

@@ -106,6 +106,7 @@ bugs! {
     ChownMovesOneSide: "A file that is given to another counts for both (QC1).",
     CountedTwiceByScan:
         "What changes above the cursor of a count is counted, and by the scan again (QC1).",
+    CountedUncommitted: "A count has what a crash may still undo (QC1).",
     WaitingOfUserNotCounted: "Writes that wait do not count against a user's limit (QA2).",
     LimitsBeforeAllCounted: "Limits of users hold before all is counted.",
     GraceOutlivesUse: "A grace goes on though all that was past the soft limit is gone (QA3).",

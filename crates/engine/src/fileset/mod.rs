@@ -188,27 +188,24 @@ impl MountedFileset {
 
     /// Returns anode `number`; `None` if it is free.
     pub(crate) fn read_anode(&self, store: &Store, number: AnodeNo) -> FsResult<Option<Anode>> {
-        let (found, is_going) = self.by_table(|table| {
-            let found = read_anode_in(store, table, None, self.family, number);
-            (found, self.page_given_up.load(Ordering::SeqCst) == page_and_slot(number).0)
-        });
-        // Between the end of the change and the new table, a page that another has had is the one
-        // that went: it had nothing but free anodes.
-        let is_other = matches!(&found, Err(FsError::Corrupt { defect, .. })
-            if defect.code == DefectCode::PG007);
-        if is_going && is_other { Ok(None) } else { found }
-    }
-
-    /// Returns what `look` finds by the table. A page of it that went meanwhile looks damaged, or
-    /// tells of what was: the new table knows better, and is asked then.
-    fn by_table<T>(&self, look: impl Fn(&Anode) -> T) -> T {
         loop {
             let table = Arc::clone(&self.table.read());
-            let found = look(&table);
-            if Arc::ptr_eq(&table, &self.table.read()) {
-                return found;
+            let found = read_anode_in(store, &table, None, self.family, number);
+            let is_going = self.page_given_up.load(Ordering::SeqCst) == page_and_slot(number).0;
+            if self.is_still(&table) {
+                // Between the end of the change and the new table, a page that another has had is
+                // the one that went: it had nothing but free anodes.
+                let is_other = matches!(&found, Err(FsError::Corrupt { defect, .. })
+                    if defect.code == DefectCode::PG007);
+                return if is_going && is_other { Ok(None) } else { found };
             }
         }
+    }
+
+    /// Whether this is the table still. If not, a page of it that went meanwhile looks damaged, or
+    /// tells of what was: the new table knows better, and is asked then.
+    fn is_still(&self, table: &Arc<Anode>) -> bool {
+        Arc::ptr_eq(table, &self.table.read())
     }
 
     /// Returns an anode as `change` sees it. The caller holds the lock of its vnode.

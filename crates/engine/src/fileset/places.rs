@@ -60,7 +60,7 @@ impl MountedFileset {
         // A page that went meanwhile is a tombstone, or another's, or a clone's alone: the table
         // knows better.
         match bytes.map(|bytes| decode_slot(page_of(&bytes), self.family, number, slot)) {
-            Some(Ok(anode)) if Arc::ptr_eq(&places.table, &self.table.read()) => Ok(anode),
+            Some(Ok(anode)) if self.is_still(&places.table) => Ok(anode),
             _ => self.read_anode(store, number),
         }
     }

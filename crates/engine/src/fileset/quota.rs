@@ -13,7 +13,8 @@
 //! # Crashes
 //!
 //! A step of counting adds what it found and moves the cursor in one transaction: a crash keeps
-//! both or neither, and counting goes on from there. Ends of graces are written some time after
+//! both or neither, and counting goes on from there. It finds what has no open class any more: a
+//! crash that keeps the step keeps that, too. Ends of graces are written some time after
 //! they begin; what a crash loses of them begins again.
 //!
 //! # Concurrency

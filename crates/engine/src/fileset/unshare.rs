@@ -1,5 +1,7 @@
 //! What clones hold too of a fileset's own pages, and of the ways to its anodes, is copied.
 
+use std::sync::Arc;
+
 use format::anode::{ANODE_MAP_ANODE, Anode, ORPHAN_ANODE, page_and_slot};
 use format::ids::{AnodeNo, Epoch};
 use format::page::{PageKind, PageOwner};
@@ -18,13 +20,18 @@ impl MountedFileset {
         shared_epoch: Epoch,
     ) -> FsResult<()> {
         let (page, _) = page_and_slot(number);
-        self.by_table(|table| {
-            let pointer = store.block(None, table, page)?;
-            if pointer.is_none_or(|pointer| pointer.birth > shared_epoch) {
+        loop {
+            let table = Arc::clone(&self.table.read());
+            let pointer = store.block(None, &table, page);
+            if !self.is_still(&table) {
+                continue;
+            }
+            if pointer?.is_none_or(|pointer| pointer.birth > shared_epoch) {
                 return Ok(());
             }
-            Err(FsError::Shared { kind: PageKind::Anode, owner: content_owner(table, page) })
-        })
+            let owner = content_owner(&table, page);
+            return Err(FsError::Shared { kind: PageKind::Anode, owner });
+        }
     }
 }
 

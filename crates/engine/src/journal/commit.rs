@@ -281,6 +281,12 @@ impl Journal {
         self.force(end)
     }
 
+    /// Closes all classes that are open: what is applied from now on becomes durable after what was
+    /// applied so far, or with it.
+    pub(crate) fn close_open(&self) {
+        self.close_opened_before(u64::MAX);
+    }
+
     /// Closes the classes that are open and were opened before `opened_before_ns`, a few at a time,
     /// so that nobody waits long for the manager. Returns whether there was one.
     pub(super) fn close_opened_before(&self, opened_before_ns: u64) -> bool {

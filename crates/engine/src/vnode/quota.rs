@@ -5,6 +5,7 @@
 
 use format::fileset::NamePart;
 use format::quota::{QuotaKind, QuotaState};
+use runtime::planted::{self, Planted};
 
 use super::unshare::PATH_PAGES;
 use super::{Core, Fileset};
@@ -49,6 +50,8 @@ impl Core {
             let applied = change.end();
             guard.settle_quotas(head, container, self.store.asker(true));
             guard.settle(applied.lsn);
+            // CRASH: nothing that is not counted any more becomes durable before they are off.
+            self.store.journal.close_open();
             drop(still);
             Ok(Some(applied.class))
         })?;
@@ -79,6 +82,11 @@ impl Core {
         let _closed = fileset.gate.close();
         fileset.check_current()?;
         change.share(fileset.gate.shared_epoch());
+        if !planted::is(Planted::CountedUncommitted) {
+            // CRASH: what is counted was changed in other classes, on pages that this change has
+            // no part in. None of them is undone once this is durable.
+            self.store.journal.close_open();
+        }
         let mut guard = fileset.anodes.lock();
         let (head, counting) = guard.count_some(&self.store, &mut change)?;
         if head.state == fileset.anodes.quotas.state() {
