@@ -603,19 +603,9 @@ impl OpenPool for Served {
     }
 
     fn control(&self, request: &Request, peer: Peer) -> Result<Answer, BackendError> {
-        if let Some(done) = devices::change(self, request) {
-            return done.map(|()| Answer::Done);
-        }
-        if let Request::GroupAdd(new) = request {
-            return groups::add(self, new).map(Answer::Groups);
-        }
-        let answer = control::control(&self.path, &self.pool, request, peer)?;
-        // It may be the one that is served, or above that.
-        if matches!(request, Request::FilesetRename { .. }) {
-            let main = self.pool.filesets_from(self.pool.root().slot(), 1);
-            if let Ok([main]) = main.as_deref() {
-                *self.fileset.lock().unwrap_or_else(PoisonError::into_inner) = main.name.clone();
-            }
+        let answer = control::asked(self, request, peer)?;
+        if request.is_change() {
+            self.jobs.wake();
         }
         Ok(answer)
     }

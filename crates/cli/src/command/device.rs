@@ -2,11 +2,11 @@
 //! spares.
 
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::json;
 
 use super::controlled::Controlled;
+use super::patience::Patience;
 use crate::args::device::{DeviceArgs, DeviceCommand};
 use crate::backend::Backend;
 use crate::control::{Answer, DeviceFacts, NewGroup, Request};
@@ -16,8 +16,6 @@ use crate::size::ByteSize;
 
 /// The kind of a disk group of one device.
 const SINGLE: &str = "single";
-/// How often a copy is asked how far it is.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let is_change = !matches!(args.command, DeviceCommand::List { .. });
@@ -170,7 +168,7 @@ fn online(at: &Controlled, device: &str, must_wait: bool, output: &Output) -> an
 
 /// Waits until no device is joining any more.
 fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
-    let mut progress = output.progress();
+    let (mut progress, mut patience) = (output.progress(), Patience::new());
     loop {
         let joining = devices(at)?.into_iter().find(|device| device.state == "joining");
         let stopped = at.jobs()?.into_iter().find(|job| job.is_paused || job.failure.is_some());
@@ -187,7 +185,7 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
                 job.name
             );
         }
-        std::thread::park_timeout(ASK_AGAIN);
+        patience.wait();
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
 use format::fileset::ROOT_SLOT;
 use serde_json::json;
 
 use super::controlled::Controlled;
+use super::patience::Patience;
 use crate::args::fileset::{FilesetArgs, FilesetCommand};
 use crate::backend::Backend;
 use crate::control::{FilesetFacts, Properties, Request};
@@ -16,9 +16,6 @@ use crate::named::Named;
 use crate::output::{Output, printable};
 use crate::size::ByteSize;
 use crate::status;
-
-/// How often a deletion is asked how far it is.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(
     args: &FilesetArgs,
@@ -302,7 +299,7 @@ fn wait_for(
     output: &Output,
     is_meant: &dyn Fn(&FilesetFacts) -> bool,
 ) -> anyhow::Result<()> {
-    let mut progress = output.progress();
+    let (mut progress, mut patience) = (output.progress(), Patience::new());
     loop {
         let all = at.filesets()?;
         let meant = all.iter().filter(|it| is_meant(it));
@@ -322,7 +319,7 @@ fn wait_for(
                 job.name
             );
         }
-        std::thread::park_timeout(ASK_AGAIN);
+        patience.wait();
     }
 }
 

@@ -1,11 +1,11 @@
 //! `holdfast group`: shows the disk groups of a pool, adds and removes them.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde_json::json;
 
 use super::controlled::Controlled;
+use super::patience::Patience;
 use crate::args::group::{GroupArgs, GroupCommand};
 use crate::args::members::{GroupSpec, Role};
 use crate::backend::Backend;
@@ -13,9 +13,6 @@ use crate::control::{Answer, GroupFacts, NewGroup, Request};
 use crate::exit::{self, UsageError};
 use crate::output::{Output, printable};
 use crate::size::ByteSize;
-
-/// How often a removal is asked how far it is.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(args: &GroupArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let is_change = !matches!(args.command, GroupCommand::List { .. });
@@ -58,7 +55,7 @@ pub(super) fn remove(
         output.fact(&format!("disk group {number} leaves: a job moves what it holds"), &facts);
         return Ok(());
     }
-    let mut progress = output.progress();
+    let (mut progress, mut patience) = (output.progress(), Patience::new());
     loop {
         let groups = at.groups()?;
         let jobs = at.jobs()?;
@@ -80,7 +77,7 @@ pub(super) fn remove(
             }
             progress.tell("moved, in bytes", job.done, job.total);
         }
-        std::thread::park_timeout(ASK_AGAIN);
+        patience.wait();
     }
 }
 

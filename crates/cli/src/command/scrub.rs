@@ -1,19 +1,15 @@
 //! `holdfast scrub`: holds all copies of what a pool has against each other, and repairs.
 
-use std::time::Duration;
-
 use serde_json::json;
 
 use super::controlled::Controlled;
+use super::patience::Patience;
 use crate::args::device::ScrubArgs;
 use crate::backend::Backend;
 use crate::control::{Answer, Request, ScrubFacts};
 use crate::exit;
 use crate::output::Output;
 use crate::size::ByteSize;
-
-/// How often it is asked how far it is.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(args: &ScrubArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let at = Controlled::find(&args.pool, backend, true)?;
@@ -32,7 +28,7 @@ pub(crate) fn run(args: &ScrubArgs, backend: &dyn Backend, output: &Output) -> a
 }
 
 fn wait(at: &Controlled, output: &Output) -> anyhow::Result<ScrubFacts> {
-    let mut progress = output.progress();
+    let (mut progress, mut patience) = (output.progress(), Patience::new());
     loop {
         let Answer::Scrub(Some(found)) = at.ask(&Request::ScrubStatus {})? else {
             anyhow::bail!("{}: the scrub has ended with its server", at.pool.display());
@@ -52,7 +48,7 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<ScrubFacts> {
         }
         let total = job.map_or(0, |job| job.total);
         progress.tell("held against each other, in bytes", found.read_bytes, total);
-        std::thread::park_timeout(ASK_AGAIN);
+        patience.wait();
     }
 }
 

@@ -1,8 +1,9 @@
 //! What is asked of an open pool beside its files, done by the engine.
 
 use std::path::Path;
+use std::sync::PoisonError;
 
-use engine::vnode::api::FsError;
+use engine::vnode::api::{FileSystem, FsError};
 use engine::{
     DiskGroupError, FilesetChange, FilesetInfo, Fullness, JobStatus, NewFileset, Pace, Percent,
     Pool, ScrubReport,
@@ -10,7 +11,7 @@ use engine::{
 use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 use format::members::Layout;
 
-use super::{devices, failed, groups, quota, random_bytes};
+use super::{Served, devices, failed, groups, quota, random_bytes};
 use crate::args::placement::parse_placement;
 use crate::backend::BackendError;
 use crate::control::{
@@ -18,8 +19,31 @@ use crate::control::{
     name_of,
 };
 
+/// Does what is asked of a pool that is served.
+pub(super) fn asked(
+    served: &Served,
+    request: &Request,
+    peer: Peer,
+) -> Result<Answer, BackendError> {
+    if let Some(done) = devices::change(served, request) {
+        return done.map(|()| Answer::Done);
+    }
+    if let Request::GroupAdd(new) = request {
+        return groups::add(served, new).map(Answer::Groups);
+    }
+    let answer = control(&served.path, &served.pool, request, peer)?;
+    // It may be the one that is served, or above that.
+    if matches!(request, Request::FilesetRename { .. }) {
+        let main = served.pool.filesets_from(served.pool.root().slot(), 1);
+        if let Ok([main]) = main.as_deref() {
+            *served.fileset.lock().unwrap_or_else(PoisonError::into_inner) = main.name.clone();
+        }
+    }
+    Ok(answer)
+}
+
 /// Does what `request` asks for `peer`, who may ask it. See [`crate::backend::OpenPool::control`].
-pub(super) fn control(
+fn control(
     path: &Path,
     pool: &Pool,
     request: &Request,

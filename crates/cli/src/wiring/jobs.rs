@@ -66,6 +66,12 @@ impl Jobs {
         self.trouble.get()
     }
 
+    /// Has the work looked at now: somebody has given it something to do, and may wait.
+    pub(super) fn wake(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.iter().for_each(|thread| thread.thread().unpark());
+    }
+
     /// Ends the thread. What it was doing is done when this returns.
     pub(super) fn stop(&self) {
         self.should_stop.store(true, Ordering::Release);
@@ -163,6 +169,21 @@ mod tests {
         let soon = Duration::from_secs(20);
         for call in 1..=CALLS {
             assert_eq!(told.recv_timeout(soon), Ok(call), "a hundred seconds would be too long");
+        }
+        jobs.stop();
+    }
+
+    /// Goal: whoever gives the thread something to do does not wait for its next tick.
+    #[test]
+    fn work_that_somebody_waits_for_begins_at_once() {
+        let (begun, seen) = mpsc::channel();
+        let jobs = Jobs::start(Duration::from_secs(3600), move || {
+            begun.send(()).map_err(|error| error.to_string())?;
+            Ok(None)
+        });
+        for _ in 0..2 {
+            jobs.wake();
+            seen.recv_timeout(Duration::from_secs(60)).expect("it is done");
         }
         jobs.stop();
     }
