@@ -14,8 +14,8 @@ use engine::{
 use format::fileset::NamePart;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
-use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
-use storage::device::{MemoryDevice, SharedDevice};
+use storage::device::sim::{Fault, FaultPlan, Image, SimDevice, SimOptions, Strategy};
+use storage::device::{MemoryDevice, Purpose, RequestKind, SharedDevice};
 use testkit::canon::{Times, Tree, differences, walk_identified};
 
 use super::{assert_clean, expect_clean, free_all, name, names, work};
@@ -717,6 +717,35 @@ fn a_hole_made_since_is_received() {
     copy.read(&caller, found, 32 << 10, 64 << 10, &mut bytes).expect("it reads");
     assert!(bytes.iter().all(|&byte| byte == 0));
     copy.close().expect("nothing fails");
+}
+
+/// Goal: a read that fails once changes nothing of a stream, whichever of several under way it is.
+#[test]
+fn a_read_that_fails_once_changes_nothing_of_a_stream() {
+    let device = SimDevice::new(POOL_BYTES, SimOptions::default());
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    Pool::create(&shared, &ManualClock::new(), &CreateOptions::new(POOL_BYTES, [3; 64]))
+        .expect("a pool fits");
+    let pool = open(&shared, "root", None);
+    let caller = Caller::root();
+    let new = NewInode::new(FileKind::Regular, 0o644);
+    let file = pool.create(&caller, pool.root(), b"file", new, None).expect("there is room").ino;
+    let mut prng = Prng::from_seed(5);
+    // More than is read at once, and no whole number of records.
+    let bytes: Vec<u8> = (0..(9 << 20) + 777).map(|_| prng.next_u64().to_le_bytes()[0]).collect();
+    for (part, at) in bytes.chunks(1 << 20).zip((0..).step_by(1 << 20)) {
+        pool.write(&caller, file, at, part).expect("there is room");
+    }
+    take(&pool, "c0");
+    let before = device.counts().of(Purpose::Data, RequestKind::Read).requests;
+    let stream = send_from(&pool, None, "c0", None);
+    let reads = device.counts().of(Purpose::Data, RequestKind::Read).requests - before;
+    assert!(reads >= 10, "{reads} reads");
+    for nth in 0..reads {
+        let faults = FaultPlan::none();
+        device.arm(faults.with(Fault::Fail { kind: RequestKind::Read, nth, persists: false }));
+        assert!(send_from(&pool, None, "c0", None) == stream, "read {nth} fails");
+    }
 }
 
 /// Goal: nobody is brought back to what he had before by clones that were given the wrong way

@@ -5,9 +5,10 @@ use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::str::FromStr;
 
-use format::stream::{RECORD_HEAD_BYTES, Record, RecordHead, StreamError, Totals};
+use format::stream::{RECORD_HEAD_BYTES, Record, RecordHead, StreamError, Totals, data_front};
 use runtime::planted::{self, Planted};
 
+use crate::convert::wide;
 use crate::error::FsError;
 
 /// Why a node was not sent.
@@ -133,6 +134,19 @@ impl<'w> StreamWriter<'w> {
         Ok(())
     }
 
+    /// As [`StreamWriter::write`], of bytes of a file, which are `parts`, one behind the other.
+    /// They are not copied.
+    pub(crate) fn write_data(&mut self, offset: u64, parts: &[&[u8]]) -> Result<(), SendError> {
+        let front = data_front(offset, parts, self.totals.records, self.stream);
+        self.out.write_all(&front).map_err(SendError::Write)?;
+        self.totals.records = self.totals.records.saturating_add(1);
+        for part in parts {
+            self.out.write_all(part).map_err(SendError::Write)?;
+            count_data(&mut self.totals, part);
+        }
+        Ok(())
+    }
+
     /// Writes the last record; returns what there were before it.
     pub(crate) fn end(mut self) -> Result<Totals, SendError> {
         let totals = self.totals;
@@ -147,10 +161,7 @@ fn count(totals: &mut Totals, record: &Record) {
     match record {
         Record::Anode(..) => totals.anodes = totals.anodes.saturating_add(1),
         Record::Remove(..) => totals.removed = totals.removed.saturating_add(1),
-        Record::Data(_, data) => {
-            let bytes = u64::try_from(data.len()).unwrap_or(u64::MAX);
-            totals.data_bytes = totals.data_bytes.saturating_add(bytes);
-        }
+        Record::Data(_, data) => count_data(totals, data),
         Record::Begin(_)
         | Record::Hole(..)
         | Record::Page(_)
@@ -158,6 +169,10 @@ fn count(totals: &mut Totals, record: &Record) {
         | Record::AnodeEnd
         | Record::End(_) => {}
     }
+}
+
+fn count_data(totals: &mut Totals, data: &[u8]) {
+    totals.data_bytes = totals.data_bytes.saturating_add(wide(data.len()));
 }
 
 /// Reads records, each verified.

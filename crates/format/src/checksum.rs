@@ -7,6 +7,15 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
+/// Returns the CRC-32C of `parts`, one behind the other.
+#[must_use]
+pub fn crc32c_of<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    parts.into_iter().for_each(|part| digest.update(part));
+    let sum = digest.finalize().to_le_bytes();
+    u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -25,6 +34,8 @@ mod tests {
         for length in (0..700).chain([1023, 1024, 1025, 2047, 2999]) {
             let part = &bytes[bytes.len() - length..];
             assert_eq!(crc32c(part), bit_by_bit(part), "{length} bytes");
+            let (front, rest) = part.split_at(length / 3);
+            assert_eq!(crc32c_of([front, &[], rest]), bit_by_bit(part), "{length} bytes, parted");
         }
     }
 

@@ -21,7 +21,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::anode::ANODE_BYTES;
-use crate::checksum::crc32c;
+use crate::checksum::crc32c_of;
 use crate::fileset::{NAME_PART_BYTES, NamePart};
 use crate::ids::{ANODES_MAX, AnodeNo, PoolId};
 use crate::page::{
@@ -521,7 +521,7 @@ impl RecordHead {
     ) -> Result<Record, StreamError> {
         let disk = self.disk();
         let covered = self.bytes.get(4..).unwrap_or(&[]);
-        let (stored, computed) = (disk.crc32c.get(), crc32c(&[covered, body].concat()));
+        let (stored, computed) = (disk.crc32c.get(), crc32c_of([covered, body]));
         if stored != computed {
             return Err(StreamError::BadChecksum { sequence, stored, computed });
         }
@@ -608,9 +608,8 @@ impl Record {
             Record::Begin(begin) => (RecordKind::Begin, 0, begin.encode().to_vec()),
             Record::Anode(bytes, flags) => (RecordKind::Anode, flags.bits(), bytes.to_vec()),
             Record::Data(offset, data) => {
-                assert!((1..=STREAM_DATA_BYTES_MAX).contains(&data.len()));
-                let front = StreamDataDisk { offset: U64::new(*offset) };
-                (RecordKind::Data, 0, [front.as_bytes(), data].concat())
+                let front = data_front(*offset, &[data], sequence, stream);
+                return [&front[..], data].concat();
             }
             Record::Hole(offset, length) => {
                 let hole = StreamHoleDisk { offset: U64::new(*offset), length: U64::new(*length) };
@@ -632,21 +631,61 @@ impl Record {
                 (RecordKind::End, 0, end.as_bytes().to_vec())
             }
         };
-        let body_bytes = u32::try_from(body.len()).expect("ST3: far below 2^32");
-        let mut head = RecordHeadDisk {
-            crc32c: U32::new(0),
-            kind: kind.code(),
-            flags,
-            reserved: [0; 2],
-            body_bytes: U32::new(body_bytes),
-            reserved_b: U32::new(0),
-            sequence: U64::new(sequence),
-            stream: U64::new(stream),
-        };
-        let covered = [&head.as_bytes()[4..], &body].concat();
-        head.crc32c = U32::new(crc32c(&covered));
+        let head = head_of((kind, flags), &[&body], sequence, stream);
         [head.as_bytes(), &body].concat()
     }
+}
+
+/// Bytes of a record of data before the data.
+pub const DATA_FRONT_BYTES: usize = RECORD_HEAD_BYTES + size_of::<StreamDataDisk>();
+
+/// Returns what [`Record::encode`] puts before its data, which is `parts`, one behind the other:
+/// who has that need not copy it.
+///
+/// # Panics
+///
+/// If there is more data than a record may have: a bug in the caller.
+#[must_use]
+pub fn data_front(
+    offset: u64,
+    parts: &[&[u8]],
+    sequence: u64,
+    stream: u64,
+) -> [u8; DATA_FRONT_BYTES] {
+    let data_bytes: usize = parts.iter().map(|part| part.len()).sum();
+    assert!((1..=STREAM_DATA_BYTES_MAX).contains(&data_bytes));
+    let place = StreamDataDisk { offset: U64::new(offset) };
+    let body: Vec<&[u8]> = [place.as_bytes()].into_iter().chain(parts.iter().copied()).collect();
+    let head = head_of((RecordKind::Data, 0), &body, sequence, stream);
+    let mut front = [0; DATA_FRONT_BYTES];
+    front[..RECORD_HEAD_BYTES].copy_from_slice(head.as_bytes());
+    front[RECORD_HEAD_BYTES..].copy_from_slice(place.as_bytes());
+    front
+}
+
+/// Returns the head of a record whose body is `parts`, one behind the other.
+fn head_of(
+    (kind, flags): (RecordKind, u8),
+    parts: &[&[u8]],
+    sequence: u64,
+    stream: u64,
+) -> RecordHeadDisk {
+    let body_bytes: usize = parts.iter().map(|part| part.len()).sum();
+    let body_bytes = u32::try_from(body_bytes).expect("ST3: far below 2^32");
+    let mut head = RecordHeadDisk {
+        crc32c: U32::new(0),
+        kind: kind.code(),
+        flags,
+        reserved: [0; 2],
+        body_bytes: U32::new(body_bytes),
+        reserved_b: U32::new(0),
+        sequence: U64::new(sequence),
+        stream: U64::new(stream),
+    };
+    let bytes = head;
+    let covered = [&bytes.as_bytes()[4..]].into_iter().chain(parts.iter().copied());
+    head.crc32c = U32::new(crc32c_of(covered));
+    head
 }
 
 #[cfg(test)]

@@ -193,6 +193,7 @@ bugs! {
         "The diff of two nodes takes one block for another of its range (VD1).",
     RemovalNotSent: "A stream does not say what is gone.",
     HoleNotSent: "A stream does not say where a file has a hole now.",
+    UnreadRecordSkipped: "A stream goes on behind a record that could not be read at once.",
     HardLinkLost: "A stream says that a file has one name.",
     PartialShown: "A stream that broke off is shown (RV1).",
     PartialKept: "The fileset that received a stream stays behind (RV1).",

@@ -429,6 +429,19 @@ impl Core {
         failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 
+    /// Reads several ranges of a file, each cut to the size by the caller: asks the device for all
+    /// of them, and tells each in order as soon as it is there. One that can't be read is left out.
+    pub(crate) fn read_ranges(
+        &self,
+        state: &VnodeState,
+        ranges: &[Range<u64>],
+        told: &mut dyn FnMut(usize, &[&[u8]]),
+    ) {
+        let plans: Vec<_> =
+            ranges.iter().map(|range| self.plan_range(state, range.clone())).collect();
+        self.carry_out(&plans, told);
+    }
+
     /// Returns the whole of a block, its first `valid_bytes` as stored and zeros behind them.
     pub(crate) fn block_content(
         &self,

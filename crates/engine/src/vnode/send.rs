@@ -33,6 +33,9 @@ pub(crate) fn identity_of(entry: &Entry) -> [u8; 16] {
     if entry.origin == [0; 16] { entry.uuid } else { entry.origin }
 }
 
+/// Records of data that are read at a time: so many megabytes are in memory.
+const RECORDS_AT_ONCE: usize = 8;
+
 /// A stream under way.
 struct Sending<'s> {
     core: &'s Core,
@@ -280,12 +283,36 @@ impl Sending<'_> {
     fn bytes(&mut self, file: &Anode, range: Range<u64>) -> Result<(), SendError> {
         let mut at = range.start;
         while at < range.end {
-            let end = range.end.min(at.saturating_add(wide(STREAM_DATA_BYTES_MAX)));
-            let data = self.core.read_node(self.to, file, at..end)?;
-            self.out.write(&Record::Data(at, data))?;
-            at = end;
+            at = self.records(file, at..range.end)?;
         }
         Ok(())
+    }
+
+    /// Sends some records of bytes of a file: the device reads the next ones while one is written.
+    /// Returns up to where the bytes are sent.
+    fn records(&mut self, file: &Anode, range: Range<u64>) -> Result<u64, SendError> {
+        let record_bytes = STREAM_DATA_BYTES_MAX;
+        let starts = (range.start..range.end).step_by(record_bytes).take(RECORDS_AT_ONCE);
+        let until = |start: u64| range.end.min(start.saturating_add(wide(record_bytes)));
+        let ranges: Vec<Range<u64>> = starts.map(|start| start..until(start)).collect();
+        let (mut written, mut at) = (Ok(()), range.start);
+        let (core, out) = (self.core, &mut self.out);
+        let state = VnodeState::of(self.to.slot, file.clone());
+        core.read_ranges(&state, &ranges, &mut |index, parts| {
+            // One that could not be read keeps those behind it from being sent before it.
+            let is_next = ranges[index].start == at || planted::is(Planted::UnreadRecordSkipped);
+            if written.is_ok() && is_next {
+                written = out.write_data(at, parts);
+                at = ranges[index].end;
+            }
+        });
+        written?;
+        if let Some(left) = ranges.into_iter().find(|range| range.start == at) {
+            let data = core.read_node(self.to, file, left.clone())?;
+            self.out.write_data(at, &[&data])?;
+            at = left.end;
+        }
+        Ok(at)
     }
 
     /// Does a walk that may break off because a record was not taken.
