@@ -23,7 +23,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use format::superblock::{LabelError, label_of};
 use front::nfs::ExportRules;
 
-use self::members::{GroupSpec, MemberArgs, parse_group};
+use self::members::{GroupSpec, MemberArgs, MemberPaths, parse_group};
 use crate::exit;
 use crate::size::{ByteSize, parse_time};
 
@@ -443,6 +443,8 @@ pub(crate) struct DumpArgs {
     /// (DISKGROUP:GROUP:FRAGMENT), or the page at a BYTE of the device
     #[arg(default_value = "superblock")]
     pub(crate) what: String,
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
 }
 
 #[derive(Debug, Args)]
@@ -467,6 +469,8 @@ pub(crate) struct ExplainArgs {
     /// The place, in bytes from the start of the device
     #[arg(long, requires = "device")]
     pub(crate) offset: Option<ByteSize>,
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
 }
 
 #[derive(Debug, Args)]

@@ -546,12 +546,18 @@ pub trait Backend {
 
     /// Shows a structure of a pool, which may be in use: then what it shows may be changing.
     /// `what` is the user's word, `superblock` for one; the error names the words that are known.
-    fn dump(&self, device: &Path, what: &str) -> Result<DumpReport, BackendError>;
+    fn dump(
+        &self,
+        device: &Path,
+        members: &Members,
+        what: &str,
+    ) -> Result<DumpReport, BackendError>;
 
     /// Explains a file or a place of a pool that is not mounted.
     fn explain(
         &self,
         device: &Path,
+        members: &Members,
         target: &ExplainTarget,
     ) -> Result<Vec<ExplainStep>, BackendError>;
 

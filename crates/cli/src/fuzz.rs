@@ -85,13 +85,19 @@ impl Backend for NoPools {
         missing(device)
     }
 
-    fn dump(&self, device: &Path, _what: &str) -> Result<DumpReport, BackendError> {
+    fn dump(
+        &self,
+        device: &Path,
+        _members: &Members,
+        _what: &str,
+    ) -> Result<DumpReport, BackendError> {
         missing(device)
     }
 
     fn explain(
         &self,
         device: &Path,
+        _members: &Members,
         _target: &ExplainTarget,
     ) -> Result<Vec<ExplainStep>, BackendError> {
         missing(device)

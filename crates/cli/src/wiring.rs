@@ -302,12 +302,12 @@ impl Backend for EngineBackend {
         })
     }
 
-    fn dump(&self, path: &Path, what: &str) -> Result<DumpReport, BackendError> {
+    fn dump(&self, path: &Path, members: &Members, what: &str) -> Result<DumpReport, BackendError> {
         let target = what.parse().map_err(|error: InspectError| BackendError::Option {
             option: "WHAT",
             reason: error.to_string(),
         })?;
-        let device = members::to_read(path, &Members::default(), to_read())?.device;
+        let device = members::to_read(path, members, to_read())?.device;
         let text = inspect::dump::dump(&device, target).map_err(|error| failed(path, error))?;
         let value = json!({ "what": what, "text": text });
         Ok(DumpReport { text, value })
@@ -316,9 +316,10 @@ impl Backend for EngineBackend {
     fn explain(
         &self,
         path: &Path,
+        members: &Members,
         target: &ExplainTarget,
     ) -> Result<Vec<ExplainStep>, BackendError> {
-        let device = members::to_read(path, &Members::default(), to_read())?.device;
+        let device = members::to_read(path, members, to_read())?.device;
         explain_on(&device, path, target, None)
     }
 

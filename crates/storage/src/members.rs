@@ -116,7 +116,10 @@ pub enum MembersError {
         missing: String,
     },
     /// None that was found has all that the pool should have.
-    #[error("none of the devices found has all that the pool holds; missing: {missing}")]
+    #[error(
+        "none of the devices found has all that the pool holds; missing: {missing}. Attach \
+         them, or name where they are with --member PATH"
+    )]
     NoneCurrent {
         /// The paths of those that have.
         missing: String,

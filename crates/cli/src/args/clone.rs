@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
+use super::members::MemberPaths;
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast clone create pool.hf:home@monday\n  \
                         holdfast clone create --recursive pool.hf:home@noon\n  \
@@ -15,6 +17,8 @@ use clap::{Args, Subcommand};
                         can change it.\nA mounted pool is asked through its server; another is \
                         opened for the command.\nThe directory of a mount stands for its fileset.")]
 pub(crate) struct CloneArgs {
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
     #[command(subcommand)]
     pub(crate) command: CloneCommand,
 }

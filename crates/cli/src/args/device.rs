@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
+use super::members::MemberPaths;
 use crate::size::ByteSize;
 
 #[derive(Debug, Args)]
@@ -19,6 +20,8 @@ use crate::size::ByteSize;
                         them. A mounted pool is asked through its\nserver; another is opened for \
                         the command.")]
 pub(crate) struct DeviceArgs {
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
     #[command(subcommand)]
     pub(crate) command: DeviceCommand,
 }
@@ -145,4 +148,6 @@ pub(crate) struct ScrubArgs {
     /// Return when it has ended, and say what it has found
     #[arg(long)]
     pub(crate) wait: bool,
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
 }

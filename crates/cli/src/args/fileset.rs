@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
+use super::members::MemberPaths;
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast fileset create pool.hf:home\n  \
                         holdfast fileset create pool.hf:home/ann block=64K --quota 10G\n  \
@@ -21,6 +23,8 @@ use clap::{Args, Subcommand};
                         A mounted pool is asked through its server; another is opened for the \
                         command.\nThe directory of a mount stands for its fileset.")]
 pub(crate) struct FilesetArgs {
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
     #[command(subcommand)]
     pub(crate) command: FilesetCommand,
 }
@@ -109,7 +113,8 @@ pub(crate) enum FilesetCommand {
                             One server has both pools, or none. Files keep their numbers but for \
                             the upper bits, and all\nthat they are. A move that was ended goes \
                             on by the same command; wherever it ends, the fileset\nis in \
-                            exactly one of both pools. Clones do not move along.")]
+                            exactly one of both pools. Clones do not move along. --member \
+                            is of the pool that it leaves.")]
     Move {
         /// POOL:a/b
         fileset: PathBuf,

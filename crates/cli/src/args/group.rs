@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::members::{GroupSpec, parse_group};
+use super::members::{GroupSpec, MemberPaths, parse_group};
 use crate::size::ByteSize;
 
 #[derive(Debug, Args)]
@@ -18,6 +18,8 @@ use crate::size::ByteSize;
                         mounted pool is asked\nthrough its server; another is opened for the \
                         command.")]
 pub(crate) struct GroupArgs {
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
     #[command(subcommand)]
     pub(crate) command: GroupCommand,
 }

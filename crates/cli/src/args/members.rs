@@ -8,13 +8,38 @@ use clap::Args;
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 
-/// How several devices are given, wherever a pool is opened.
+use crate::backend::Members;
+
+/// Where members of a pool are that nothing else leads to, wherever one is opened by a path.
 #[derive(Clone, Debug, Default, Args)]
-pub(crate) struct MemberArgs {
+pub(crate) struct MemberPaths {
     /// A member of the pool that is elsewhere; others are found by the path in the labels, and in
     /// the folders of the members given
-    #[arg(long = "member", value_name = "PATH")]
-    pub(crate) members: Vec<PathBuf>,
+    #[arg(long = "member", value_name = "PATH", global = true)]
+    paths: Vec<PathBuf>,
+}
+
+impl MemberPaths {
+    /// None is named.
+    pub(crate) const NONE: &'static MemberPaths = &MemberPaths { paths: Vec::new() };
+
+    /// Whether none is named.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.paths.is_empty()
+    }
+
+    /// Returns where to look. Paths are absolute: a server leaves this directory.
+    pub(crate) fn hints(&self) -> Members {
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        Members { hints: self.paths.iter().map(absolute).collect(), accepts_missing: false }
+    }
+}
+
+/// How a pool of several devices is opened to be served or checked.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct MemberArgs {
+    #[command(flatten)]
+    pub(crate) paths: MemberPaths,
     /// Open the pool although a member is missing: that is done anyway where the others have all
     #[arg(long)]
     pub(crate) degraded: bool,

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use format::placement::Placement;
 
+use super::members::MemberPaths;
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast placement set pool.hf:home films 1 --recursive\n  \
                         holdfast placement set /mnt scratch striped\n  \
@@ -12,6 +14,8 @@ use format::placement::Placement;
                         The owner of a file can do the same on a mount: setfattr -n \
                         user.holdfast.placement -v 1 films")]
 pub(crate) struct PlacementArgs {
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
     #[command(subcommand)]
     pub(crate) command: PlacementCommand,
 }

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
+use super::members::MemberPaths;
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast quota on pool.hf:home\n  \
                         holdfast quota set pool.hf:home --user ann --blocks-soft 9G \
@@ -17,6 +19,8 @@ use clap::{Args, Subcommand};
                         --bsoft, --bhard, --isoft and --ihard are\nshort for the options of \
                         limits, as in xfs_quota(8).")]
 pub(crate) struct QuotaArgs {
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
     #[command(subcommand)]
     pub(crate) command: QuotaCommand,
 }

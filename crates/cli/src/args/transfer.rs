@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::members::MemberPaths;
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast diff pool.hf:home@monday pool.hf:home@tuesday\n  \
                         holdfast diff pool.hf:home@monday pool.hf:home --json\n\n\
@@ -17,6 +19,8 @@ pub(crate) struct DiffArgs {
     pub(crate) from: PathBuf,
     /// POOL:a/b@tuesday, or POOL:a/b
     pub(crate) to: PathBuf,
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
 }
 
 #[derive(Debug, Args)]
@@ -38,6 +42,8 @@ pub(crate) struct SendArgs {
     /// Go on where a stream of the same two clones broke off
     #[arg(long, value_name = "TOKEN")]
     pub(crate) resume: Option<String>,
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
 }
 
 #[derive(Debug, Args)]
@@ -59,4 +65,6 @@ pub(crate) struct ReceiveArgs {
     /// Give up what came of a stream that broke off
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) abort: bool,
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
 }

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::members::MemberPaths;
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast import /srv/old pool.hf:home\n  \
                         holdfast import backup.tar pool.hf:home --path /old --verify\n  \
@@ -24,6 +26,8 @@ pub(crate) struct ImportArgs {
     pub(crate) path: PathBuf,
     #[command(flatten)]
     pub(crate) how: HowArgs,
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
 }
 
 #[derive(Debug, Args)]
@@ -45,6 +49,8 @@ pub(crate) struct ExportTreeArgs {
     pub(crate) path: PathBuf,
     #[command(flatten)]
     pub(crate) how: HowArgs,
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
 }
 
 #[derive(Debug, Args)]

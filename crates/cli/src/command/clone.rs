@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::controlled::Controlled;
+use super::controlled::{Controlled, Opener};
 use crate::args::clone::{CloneArgs, CloneCommand};
 use crate::backend::Backend;
 use crate::control::{Answer, FilesetFacts, Request};
@@ -13,9 +13,10 @@ use crate::output::{Output, printable};
 use crate::size::ByteSize;
 
 pub(crate) fn run(args: &CloneArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
+    let opener = Opener { backend, members: &args.members };
     match &args.command {
         CloneCommand::Create { clone: argument, recursive: true } => {
-            let at = Controlled::find(argument, backend, true)?;
+            let at = Controlled::find(argument, opener, true)?;
             let asked = at.named_clone(argument).and_then(|(fileset, clone)| {
                 at.ask_names(&Request::CloneCreateBelow { fileset, clone })
             });
@@ -25,10 +26,10 @@ pub(crate) fn run(args: &CloneArgs, backend: &dyn Backend, output: &Output) -> a
                 output.fact(&format!("{pool}:{name} is taken"), &facts);
             }
         }
-        CloneCommand::Hold { clone, name } => hold(clone, name, true, (backend, output))?,
-        CloneCommand::Release { clone, name } => hold(clone, name, false, (backend, output))?,
+        CloneCommand::Hold { clone, name } => hold(clone, name, true, (opener, output))?,
+        CloneCommand::Release { clone, name } => hold(clone, name, false, (opener, output))?,
         CloneCommand::Create { clone: argument, recursive: false } => {
-            let at = Controlled::find(argument, backend, true)?;
+            let at = Controlled::find(argument, opener, true)?;
             let asked = at.named_clone(argument).and_then(|(fileset, clone)| {
                 let name = format!("{fileset}@{clone}");
                 at.ask(&Request::CloneCreate { fileset, clone }).map(|_| name)
@@ -39,12 +40,12 @@ pub(crate) fn run(args: &CloneArgs, backend: &dyn Backend, output: &Output) -> a
             output.fact(&format!("{pool}:{name} is taken"), &facts);
         }
         CloneCommand::Delete { clone: argument, wait: must_wait } => {
-            let at = Controlled::find(argument, backend, true)?;
+            let at = Controlled::find(argument, opener, true)?;
             let done = delete(&at, argument, *must_wait, output);
             at.finish(done)?;
         }
         CloneCommand::List { fileset, unique } => {
-            let at = Controlled::find(fileset, backend, false)?;
+            let at = Controlled::find(fileset, opener, false)?;
             // The directory of a mount stands for the fileset that it shows, or for that clone's.
             let of = at.fileset.as_deref().map(|name| name.split('@').next().unwrap_or(name));
             let start = of.map(|name| format!("{name}@"));
@@ -85,9 +86,9 @@ fn hold(
     argument: &Path,
     hold: &str,
     is_held: bool,
-    (backend, output): (&dyn Backend, &Output),
+    (opener, output): (Opener<'_>, &Output),
 ) -> anyhow::Result<()> {
-    let at = Controlled::find(argument, backend, true)?;
+    let at = Controlled::find(argument, opener, true)?;
     let asked = at.named_clone(argument).and_then(|(fileset, clone)| {
         let name = format!("{fileset}@{clone}");
         let request = Request::CloneHold { fileset, clone, hold: hold.to_owned(), is_held };

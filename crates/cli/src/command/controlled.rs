@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Backend, Lent, Members, OpenOptions, OpenPool, Placement};
+use crate::args::members::MemberPaths;
+use crate::backend::{Backend, Lent, OpenOptions, OpenPool, Placement};
 use crate::control::{
     self, Answer, ExportFacts, FilesetFacts, GroupFacts, JobFacts, Peer, Request,
 };
@@ -21,6 +22,22 @@ const CACHE_BYTES: u64 = 64 << 20;
 /// As `mount` has them by default.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 const DEVICE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// What opens the pools that a command names, where nobody serves them.
+#[derive(Clone, Copy)]
+pub(crate) struct Opener<'a> {
+    /// Opens them.
+    pub(crate) backend: &'a dyn Backend,
+    /// Where members are.
+    pub(crate) members: &'a MemberPaths,
+}
+
+impl<'a> Opener<'a> {
+    /// Returns that of a pool of which no members are named.
+    pub(crate) fn plain(backend: &'a dyn Backend) -> Opener<'a> {
+        Opener { backend, members: MemberPaths::NONE }
+    }
+}
 
 /// Who answers for a pool.
 enum Way {
@@ -55,24 +72,21 @@ impl Controlled {
     /// changed, or only to be looked at.
     pub(crate) fn find(
         argument: &Path,
-        backend: &dyn Backend,
+        opener: Opener<'_>,
         is_change: bool,
     ) -> anyhow::Result<Controlled> {
-        Controlled::find_serving(argument, backend, (is_change, false))
+        Controlled::find_serving(argument, opener, (is_change, false))
     }
 
     /// As [`Controlled::find`], to change the fileset whose clone `argument` names: what the pool
     /// is opened with is the clone, so that nobody has the fileset.
-    pub(crate) fn find_beside(
-        argument: &Path,
-        backend: &dyn Backend,
-    ) -> anyhow::Result<Controlled> {
-        Controlled::find_serving(argument, backend, (true, true))
+    pub(crate) fn find_beside(argument: &Path, opener: Opener<'_>) -> anyhow::Result<Controlled> {
+        Controlled::find_serving(argument, opener, (true, true))
     }
 
     fn find_serving(
         argument: &Path,
-        backend: &dyn Backend,
+        opener: Opener<'_>,
         (is_change, is_clone_served): (bool, bool),
     ) -> anyhow::Result<Controlled> {
         let shown = argument.display();
@@ -107,7 +121,7 @@ impl Controlled {
         );
         let options = OpenOptions {
             device: device.clone(),
-            members: Members::default(),
+            members: opener.members.hints(),
             is_read_only: !is_change,
             may_replay: true,
             has_no_atime: true,
@@ -119,7 +133,7 @@ impl Controlled {
             fileset: served_fileset,
             clone: served_clone,
         };
-        let way = Way::Opened(backend.open(&options)?);
+        let way = Way::Opened(opener.backend.open(&options)?);
         Ok(Controlled { way, pool: device, fileset, clone })
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::controlled::Controlled;
+use super::controlled::{Controlled, Opener};
 use super::patience::Patience;
 use crate::args::device::{DeviceArgs, DeviceCommand};
 use crate::backend::Backend;
@@ -19,7 +19,8 @@ const SINGLE: &str = "single";
 
 pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let is_change = !matches!(args.command, DeviceCommand::List { .. });
-    let at = Controlled::find(args.command.pool(), backend, is_change)?;
+    let opener = Opener { backend, members: &args.members };
+    let at = Controlled::find(args.command.pool(), opener, is_change)?;
     let pool = at.pool.display().to_string();
     match &args.command {
         DeviceCommand::List { .. } => {

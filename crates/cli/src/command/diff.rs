@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::controlled::Controlled;
+use super::controlled::{Controlled, Opener};
 use crate::args::transfer::DiffArgs;
 use crate::backend::Backend;
 use crate::exit::{self, UsageError};
@@ -26,7 +26,7 @@ struct Node {
 }
 
 impl Node {
-    fn of(argument: &Path, backend: &dyn Backend) -> anyhow::Result<Node> {
+    fn of(argument: &Path, opener: Opener<'_>) -> anyhow::Result<Node> {
         let named = Named::of(argument)?;
         let device = named.device()?;
         let clone = named.clone.map(|clone| clone.as_str().to_owned());
@@ -35,7 +35,7 @@ impl Node {
             return Ok(Node { pool: device, fileset, clone });
         }
         // Only a server has a directory, so nothing is opened.
-        let at = Controlled::find(argument, backend, false)?;
+        let at = Controlled::find(argument, opener, false)?;
         let pool = std::fs::canonicalize(&at.pool).unwrap_or_else(|_| at.pool.clone());
         // What is mounted there may be a clone itself.
         let (fileset, mounted) = match at.fileset.as_deref().and_then(|name| name.split_once('@')) {
@@ -47,14 +47,15 @@ impl Node {
 }
 
 pub(crate) fn run(args: &DiffArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
-    let (from, to) = (Node::of(&args.from, backend)?, Node::of(&args.to, backend)?);
+    let opener = Opener { backend, members: &args.members };
+    let (from, to) = (Node::of(&args.from, opener)?, Node::of(&args.to, opener)?);
     if to.pool != from.pool {
         let (from, to) = (args.from.display(), args.to.display());
         let message = format!("{from} and {to}: the two are of one pool, and of one family");
         return Err(UsageError::new(message).into());
     }
     // Of the fileset itself a clone is taken.
-    let at = Controlled::find(&args.from, backend, to.clone.is_none())?;
+    let at = Controlled::find(&args.from, opener, to.clone.is_none())?;
     let done = tell(&at, &args.from, (from, to), output);
     at.finish(done)?;
     Ok(exit::DONE)

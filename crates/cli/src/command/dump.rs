@@ -6,7 +6,7 @@ use crate::exit;
 use crate::output::Output;
 
 pub(crate) fn run(args: &DumpArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
-    let report = backend.dump(&args.device, &args.what)?;
+    let report = backend.dump(&args.device, &args.members.hints(), &args.what)?;
     output.fact(&report.text, &report.value);
     Ok(exit::DONE)
 }

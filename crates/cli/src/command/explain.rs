@@ -22,16 +22,17 @@ pub(crate) fn run(
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
+    let members = args.members.hints();
     let steps = match (&args.device, args.offset, &args.pool, &args.path) {
         (Some(device), Some(ByteSize(offset)), ..) => {
-            backend.explain(device, &ExplainTarget::Offset { offset })?
+            backend.explain(device, &members, &ExplainTarget::Offset { offset })?
         }
         (_, _, Some(pool), Some(path)) => {
             let (path, range) = split_range(path)?;
             let named = Named::of_no_clone(pool, "name the fileset without @")?;
             let (device, fileset) = (named.pool, named.fileset);
             let path = path.as_bytes().to_vec();
-            backend.explain(&device, &ExplainTarget::Path { fileset, path, range })?
+            backend.explain(&device, &members, &ExplainTarget::Path { fileset, path, range })?
         }
         (_, _, None, Some(path)) => explain_mounted(path)?,
         _ => return Err(UsageError::new("give PATH, or --device and --offset").into()),

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::controlled::Controlled;
+use super::controlled::{Controlled, Opener};
 use crate::args::ReloadArgs;
 use crate::args::export::{ExportArgs, ExportCommand};
 use crate::backend::Backend;
@@ -12,7 +12,8 @@ use crate::output::{Output, printable};
 
 pub(crate) fn run(args: &ExportArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let argument = args.command.path();
-    let at = Controlled::find(argument, backend, false)?.need_server("exports are of a server")?;
+    let at = Controlled::find(argument, Opener::plain(backend), false)?
+        .need_server("exports are of a server")?;
     if at.clone.is_some() {
         let message = format!("{}: a clone is not exported by itself", argument.display());
         return Err(UsageError::new(message).into());
@@ -62,7 +63,7 @@ pub(crate) fn reload(
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let at = Controlled::find(&args.pool, backend, false)?;
+    let at = Controlled::find(&args.pool, Opener::plain(backend), false)?;
     let at = at.need_server("a configuration is of a server")?;
     at.ask(&Request::Reload {})?;
     let pool = at.pool.display().to_string();

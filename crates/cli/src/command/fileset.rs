@@ -6,7 +6,7 @@ use std::path::Path;
 use format::fileset::ROOT_SLOT;
 use serde_json::json;
 
-use super::controlled::Controlled;
+use super::controlled::{Controlled, Opener};
 use super::patience::Patience;
 use crate::args::fileset::{FilesetArgs, FilesetCommand};
 use crate::backend::Backend;
@@ -22,9 +22,10 @@ pub(crate) fn run(
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
+    let opener = Opener { backend, members: &args.members };
     match &args.command {
         FilesetCommand::List { pool } => {
-            let at = Controlled::find(pool, backend, false)?;
+            let at = Controlled::find(pool, opener, false)?;
             let all = at.filesets().and_then(|all| listed(&at, pool, all));
             let mut all = at.finish(all)?;
             all.retain(|fileset| !fileset.is_clone);
@@ -39,21 +40,21 @@ pub(crate) fn run(
             words.extend(reservation.iter().map(|size| format!("reservation={size}")));
             let properties = Properties::of(&words)?;
             let make = |name| Request::FilesetCreate { name, properties };
-            change(fileset, backend, output, ("created", "is made"), &make)?;
+            change(fileset, opener, output, ("created", "is made"), &make)?;
         }
         FilesetCommand::Set { fileset, properties } => {
             let properties = Properties::of(properties)?;
             let set = |name| Request::FilesetSet { name, properties };
-            change(fileset, backend, output, ("changed", "is changed"), &set)?;
+            change(fileset, opener, output, ("changed", "is changed"), &set)?;
         }
         FilesetCommand::Rename { fileset, to } => {
             let to = new_name(fileset, to)?;
             let rename = |name| Request::FilesetRename { name, to: to.clone() };
-            change(fileset, backend, output, ("renamed", &format!("is {to} now")), &rename)?;
+            change(fileset, opener, output, ("renamed", &format!("is {to} now")), &rename)?;
         }
         FilesetCommand::Fork { clone, to } => {
             let new = new_name(clone, to)?;
-            let at = Controlled::find(clone, backend, true)?;
+            let at = Controlled::find(clone, opener, true)?;
             let asked = at.named_clone(clone).and_then(|(fileset, own)| {
                 let from = format!("{fileset}@{own}");
                 let fork = Request::FilesetFork { fileset, clone: own, to: new.clone() };
@@ -65,12 +66,12 @@ pub(crate) fn run(
             output.fact(&format!("{pool}:{new} is made, and begins as {from} is"), &facts);
         }
         FilesetCommand::Restore { clone, wait } => {
-            let at = Controlled::find_beside(clone, backend)?;
+            let at = Controlled::find_beside(clone, opener)?;
             let done = restore(&at, clone, *wait, output);
             at.finish(done)?;
         }
         FilesetCommand::Promote { fileset } => {
-            let at = Controlled::find(fileset, backend, true)?;
+            let at = Controlled::find(fileset, opener, true)?;
             let asked = at.named(fileset).and_then(|name| {
                 let names = at.ask_names(&Request::FilesetPromote { name: name.clone() })?;
                 Ok((name, names))
@@ -81,14 +82,14 @@ pub(crate) fn run(
             output.fact(&format!("{pool}:{name} has these now: {}", names.join(", ")), &facts);
         }
         FilesetCommand::Move { fileset, to: Some(to), abort, .. } => {
-            super::moving::run(fileset, to, *abort, backend, output)?;
+            super::moving::run(fileset, to, *abort, opener, output)?;
         }
         FilesetCommand::Move { fileset, to: None, .. } => {
             let here = |name| Request::FilesetHere { name };
-            change(fileset, backend, output, ("here", "is in this pool"), &here)?;
+            change(fileset, opener, output, ("here", "is in this pool"), &here)?;
         }
         FilesetCommand::Delete { fileset, recursive, wait } => {
-            let at = Controlled::find(fileset, backend, true)?;
+            let at = Controlled::find(fileset, opener, true)?;
             let done = delete(&at, fileset, (*recursive, *wait), output);
             at.finish(done)?;
         }
@@ -116,12 +117,12 @@ pub(super) fn listed(
 /// Does one change of a fileset, and says `done` of it: for programs, for people.
 fn change(
     argument: &Path,
-    backend: &dyn Backend,
+    opener: Opener<'_>,
     output: &Output,
     done: (&str, &str),
     request: &dyn Fn(String) -> Request,
 ) -> anyhow::Result<()> {
-    let at = Controlled::find(argument, backend, true)?;
+    let at = Controlled::find(argument, opener, true)?;
     let name = at.named(argument);
     let asked = name.and_then(|name| at.ask(&request(name.clone())).map(|_| name));
     let pool = at.pool.display().to_string();

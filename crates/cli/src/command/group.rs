@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::controlled::Controlled;
+use super::controlled::{Controlled, Opener};
 use super::patience::Patience;
 use crate::args::group::{GroupArgs, GroupCommand};
 use crate::args::members::{GroupSpec, Role};
@@ -22,7 +22,8 @@ pub(crate) fn run(args: &GroupArgs, backend: &dyn Backend, output: &Output) -> a
         GroupCommand::Add { group, size, force, .. } => add(group, *size, *force)?,
         GroupCommand::Remove { group, .. } => Request::GroupRemove { group: *group },
     };
-    let at = Controlled::find(args.command.pool(), backend, is_change)?;
+    let opener = Opener { backend, members: &args.members };
+    let at = Controlled::find(args.command.pool(), opener, is_change)?;
     if let GroupCommand::Remove { group, wait: must_wait, .. } = args.command {
         let done = remove(&at, group, must_wait, output);
         at.finish(done)?;

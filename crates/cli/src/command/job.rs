@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::controlled::Controlled;
+use super::controlled::{Controlled, Opener};
 use crate::args::fileset::{JobArgs, JobCommand};
 use crate::backend::Backend;
 use crate::control::{JobFacts, Request};
@@ -11,7 +11,7 @@ use crate::output::{Output, printable};
 
 pub(crate) fn run(args: &JobArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let argument = args.command.pool();
-    let at = Controlled::find(argument, backend, false)?;
+    let at = Controlled::find(argument, Opener::plain(backend), false)?;
     if !at.is_served() {
         let pool = at.pool.display().to_string();
         at.finish(Ok(()))?;

@@ -273,10 +273,7 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
 
 /// Returns where the members of a pool are.
 pub(crate) fn members_of(args: &MemberArgs) -> Members {
-    // Absolute: the server leaves this directory.
-    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
-    let hints = args.members.iter().map(absolute).collect();
-    Members { hints, accepts_missing: args.accept_missing }
+    Members { accepts_missing: args.accept_missing, ..args.paths.hints() }
 }
 
 /// Refuses a cache that is too small to work with.

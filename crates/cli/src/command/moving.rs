@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde_json::json;
 
-use super::controlled::Controlled;
-use crate::backend::Backend;
+use super::controlled::{Controlled, Opener};
 use crate::exit::UsageError;
 use crate::named::Named;
 use crate::output::{Output, printable};
@@ -19,11 +18,11 @@ pub(crate) fn run(
     from: &Path,
     to: &Path,
     gives_up: bool,
-    backend: &dyn Backend,
+    opener: Opener<'_>,
     output: &Output,
 ) -> anyhow::Result<()> {
-    let source = Controlled::find(from, backend, true)?;
-    let done = move_from(&source, (from, to), gives_up, backend, output);
+    let source = Controlled::find(from, opener, true)?;
+    let done = move_from(&source, (from, to), gives_up, opener, output);
     source.finish(done)
 }
 
@@ -31,7 +30,7 @@ fn move_from(
     source: &Controlled,
     (from, to): (&Path, &Path),
     gives_up: bool,
-    backend: &dyn Backend,
+    opener: Opener<'_>,
     output: &Output,
 ) -> anyhow::Result<()> {
     let fileset = source.named(from)?;
@@ -52,7 +51,7 @@ fn move_from(
         let file = File::open("/dev/null").context("/dev/null")?;
         source.transfer(&request, file, tell)
     } else {
-        let target = Controlled::find(to, backend, true)?;
+        let target = Controlled::find(to, Opener::plain(opener.backend), true)?;
         let moved = by_this_command((source, &fileset), (&target, &name), gives_up, tell);
         target.finish(moved)
     };

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::controlled::Opener;
 use super::quota::with;
 use crate::args::placement::{PlacementArgs, PlacementCommand};
 use crate::backend::Backend;
@@ -14,9 +15,10 @@ pub(crate) fn run(
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
+    let opener = Opener { backend, members: &args.members };
     match &args.command {
         PlacementCommand::Set { fileset, path, placement, recursive } => {
-            with(fileset, backend, true, output, |at, name| {
+            with(fileset, opener, true, output, |at, name| {
                 let request = Request::PlacementSet {
                     fileset: name.to_owned(),
                     path: path.clone(),
@@ -33,7 +35,7 @@ pub(crate) fn run(
             })?;
         }
         PlacementCommand::Show { fileset, path } => {
-            with(fileset, backend, false, output, |at, name| {
+            with(fileset, opener, false, output, |at, name| {
                 let request =
                     Request::PlacementShow { fileset: name.to_owned(), path: path.clone() };
                 let Answer::Placement(placement) = at.ask(&request)? else {

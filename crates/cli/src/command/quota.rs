@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::clone::time_of;
-use super::controlled::Controlled;
+use super::controlled::{Controlled, Opener};
 use crate::args::quota::{OwnerArgs, ProjectCommand, QuotaArgs, QuotaCommand};
 use crate::backend::Backend;
 use crate::control::{
@@ -16,16 +16,17 @@ use crate::output::Output;
 use crate::size::ByteSize;
 
 pub(crate) fn run(args: &QuotaArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
+    let opener = Opener { backend, members: &args.members };
     match &args.command {
         QuotaCommand::On { fileset } => {
-            with(fileset, backend, true, output, |at, name| {
+            with(fileset, opener, true, output, |at, name| {
                 let quota = switch_on(at, name)?;
                 let line = "users, groups and projects are counted, and their limits hold";
                 Ok((line.to_owned(), json!({ "fileset": name, "quota": quota })))
             })?;
         }
         QuotaCommand::Off { fileset } => {
-            with(fileset, backend, true, output, |at, name| {
+            with(fileset, opener, true, output, |at, name| {
                 at.ask(&Request::QuotaOff { fileset: name.to_owned() })?;
                 let line = "nobody is counted any more; limits are kept";
                 Ok((line.to_owned(), json!({ "fileset": name, "quota": { "state": "off" } })))
@@ -50,14 +51,14 @@ pub(crate) fn run(args: &QuotaArgs, backend: &dyn Backend, output: &Output) -> a
                 let message = "no limit is named: say for example --blocks-hard 10G";
                 return Err(UsageError::new(message.to_owned()).into());
             }
-            with(fileset, backend, true, output, |at, name| {
+            with(fileset, opener, true, output, |at, name| {
                 at.ask(&Request::QuotaSet { fileset: name.to_owned(), kind, id, limits })?;
                 let line = format!("{} {id} has these limits now", kind.kind().word());
                 Ok((line, json!({ "fileset": name, "kind": kind, "id": id, "limits": limits })))
             })?;
         }
         QuotaCommand::Grace { fileset, blocks: None, inodes: None } => {
-            with(fileset, backend, false, output, |at, name| {
+            with(fileset, opener, false, output, |at, name| {
                 let request = Request::QuotaReport {
                     fileset: name.to_owned(),
                     kind: OwnerKind::User,
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &QuotaArgs, backend: &dyn Backend, output: &Output) -> a
         }
         QuotaCommand::Grace { fileset, blocks, inodes } => {
             let (blocks_seconds, inodes_seconds) = (*blocks, *inodes);
-            with(fileset, backend, true, output, |at, name| {
+            with(fileset, opener, true, output, |at, name| {
                 let fileset = name.to_owned();
                 at.ask(&Request::QuotaGrace { fileset, blocks_seconds, inodes_seconds })?;
                 let graces = json!({ "blocks": blocks_seconds, "inodes": inodes_seconds });
@@ -89,7 +90,7 @@ pub(crate) fn run(args: &QuotaArgs, backend: &dyn Backend, output: &Output) -> a
         QuotaCommand::Project {
             command: ProjectCommand::Set { fileset, path, project, recursive },
         } => {
-            with(fileset, backend, true, output, |at, name| {
+            with(fileset, opener, true, output, |at, name| {
                 let request = Request::QuotaProject {
                     fileset: name.to_owned(),
                     path: path.clone(),
@@ -114,7 +115,7 @@ pub(crate) fn run(args: &QuotaArgs, backend: &dyn Backend, output: &Output) -> a
             ];
             let kinds = kinds.into_iter().filter(|(_, is_wanted)| is_all || *is_wanted);
             let kinds: Vec<OwnerKind> = kinds.map(|(kind, _)| kind).collect();
-            report(fileset, backend, output, &kinds)?;
+            report(fileset, opener, output, &kinds)?;
         }
     }
     Ok(exit::DONE)
@@ -123,12 +124,12 @@ pub(crate) fn run(args: &QuotaArgs, backend: &dyn Backend, output: &Output) -> a
 /// Asks for something of the fileset that `argument` names, and tells what came of it.
 pub(super) fn with(
     argument: &Path,
-    backend: &dyn Backend,
+    opener: Opener<'_>,
     is_change: bool,
     output: &Output,
     ask: impl FnOnce(&Controlled, &str) -> anyhow::Result<(String, serde_json::Value)>,
 ) -> anyhow::Result<()> {
-    let at = Controlled::find(argument, backend, is_change)?;
+    let at = Controlled::find(argument, opener, is_change)?;
     let asked = at.named(argument).and_then(|name| Ok((ask(&at, &name)?, name)));
     let pool = at.pool.display().to_string();
     let ((line, facts), name) = at.finish(asked)?;
@@ -151,11 +152,11 @@ fn switch_on(at: &Controlled, name: &str) -> anyhow::Result<QuotaFacts> {
 
 fn report(
     argument: &Path,
-    backend: &dyn Backend,
+    opener: Opener<'_>,
     output: &Output,
     kinds: &[OwnerKind],
 ) -> anyhow::Result<()> {
-    let at = Controlled::find(argument, backend, false)?;
+    let at = Controlled::find(argument, opener, false)?;
     let asked = at.named(argument).and_then(|name| {
         let (mut all, mut quota) = (Vec::new(), None);
         for kind in kinds {

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use serde_json::json;
 
-use super::controlled::Controlled;
+use super::controlled::{Controlled, Opener};
 use super::send::words_of;
 use crate::args::transfer::ReceiveArgs;
 use crate::backend::Backend;
@@ -20,7 +20,8 @@ pub(crate) fn run(
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let at = Controlled::find(&args.fileset, backend, !args.dry_run)?;
+    let opener = Opener { backend, members: &args.members };
+    let at = Controlled::find(&args.fileset, opener, !args.dry_run)?;
     let done = receive(&at, args, output);
     at.finish(done)
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::controlled::Controlled;
+use super::controlled::{Controlled, Opener};
 use crate::args::schedule::{NotifyArgs, ScheduleArgs, ScheduleCommand, TopArgs};
 use crate::backend::Backend;
 use crate::control::{Answer, ClientFacts, OperationFacts, Request, Schedule};
@@ -20,7 +20,7 @@ pub(crate) fn run(
     output: &Output,
 ) -> anyhow::Result<u8> {
     let argument = args.command.path();
-    let at = Controlled::find(argument, backend, false)?;
+    let at = Controlled::find(argument, Opener::plain(backend), false)?;
     let at = at.need_server("schedules are of a server")?;
     let pool = at.pool.display().to_string();
     match &args.command {
@@ -74,7 +74,7 @@ pub(crate) fn notify(
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let at = Controlled::find(args.pool(), backend, false)?;
+    let at = Controlled::find(args.pool(), Opener::plain(backend), false)?;
     let at = at.need_server("notices are of a server")?;
     let Answer::Told(told) = at.ask(&Request::NotifyTest {})? else {
         anyhow::bail!("{}: the server answered nonsense", at.pool.display())
@@ -115,7 +115,7 @@ impl Look {
 
 /// `holdfast top`.
 pub(crate) fn top(args: &TopArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
-    let at = Controlled::find(&args.pool, backend, false)?;
+    let at = Controlled::find(&args.pool, Opener::plain(backend), false)?;
     let at = at.need_server("clients are of a server")?;
     let mut last = Look::take(&at)?;
     let mut done = 0;

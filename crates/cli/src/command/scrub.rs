@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::controlled::Controlled;
+use super::controlled::{Controlled, Opener};
 use super::patience::Patience;
 use crate::args::device::ScrubArgs;
 use crate::backend::Backend;
@@ -12,7 +12,8 @@ use crate::output::Output;
 use crate::size::ByteSize;
 
 pub(crate) fn run(args: &ScrubArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
-    let at = Controlled::find(&args.pool, backend, true)?;
+    let opener = Opener { backend, members: &args.members };
+    let at = Controlled::find(&args.pool, opener, true)?;
     let (pool, is_served) = (at.pool.display().to_string(), at.is_served());
     let begun = at.ask(&Request::Scrub {}).map(|_| ());
     // Without a server nobody else goes on with it.

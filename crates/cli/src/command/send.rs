@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use serde_json::Value;
 
-use super::controlled::Controlled;
+use super::controlled::{Controlled, Opener};
 use crate::args::transfer::SendArgs;
 use crate::backend::Backend;
 use crate::exit::{self, UsageError};
@@ -22,7 +22,8 @@ pub(crate) fn run(args: &SendArgs, backend: &dyn Backend, output: &Output) -> an
         );
         return Err(UsageError::new(message).into());
     }
-    let at = Controlled::find(&args.clone, backend, false)?;
+    let opener = Opener { backend, members: &args.members };
+    let at = Controlled::find(&args.clone, opener, false)?;
     let sent = send(&at, args, output);
     let totals = at.finish(sent)?;
     // Standard output has the stream.

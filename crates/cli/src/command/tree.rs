@@ -11,7 +11,7 @@ use anyhow::Context;
 use format::fileset::ROOT_NAME;
 use serde_json::{Value, json};
 
-use super::controlled::Controlled;
+use super::controlled::{Controlled, Opener};
 use super::mount::check_threads;
 use crate::args::tree::{ExportTreeArgs, HowArgs, ImportArgs};
 use crate::backend::Backend;
@@ -32,7 +32,8 @@ pub(crate) fn import(
     output: &Output,
 ) -> anyhow::Result<u8> {
     let (file, is_archive) = source_of(&args.source)?;
-    let at = Controlled::find(&args.pool, backend, true)?;
+    let opener = Opener { backend, members: &args.members };
+    let at = Controlled::find(&args.pool, opener, true)?;
     let asked = spec_of(&at, &args.pool, &args.path, &args.how, is_archive).and_then(|tree| {
         if tree.clone.is_some() {
             let message = format!("{}: a clone never changes", args.pool.display());
@@ -51,7 +52,8 @@ pub(crate) fn export(
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let at = Controlled::find(&args.pool, backend, false)?;
+    let opener = Opener { backend, members: &args.members };
+    let at = Controlled::find(&args.pool, opener, false)?;
     let is_archive = is_archive(&args.target);
     let asked = spec_of(&at, &args.pool, &args.path, &args.how, is_archive).and_then(|tree| {
         let shown = named(&at, &tree);

@@ -145,7 +145,12 @@ impl Backend for FakeBackend {
         Ok(report)
     }
 
-    fn dump(&self, device: &Path, what: &str) -> Result<DumpReport, BackendError> {
+    fn dump(
+        &self,
+        device: &Path,
+        _members: &Members,
+        what: &str,
+    ) -> Result<DumpReport, BackendError> {
         let text = format!("{what}: {}", read(device)?);
         Ok(DumpReport { value: json!({ "text": text }), text })
     }
@@ -153,6 +158,7 @@ impl Backend for FakeBackend {
     fn explain(
         &self,
         device: &Path,
+        _members: &Members,
         target: &ExplainTarget,
     ) -> Result<Vec<ExplainStep>, BackendError> {
         read(device)?;

@@ -11,6 +11,7 @@ mod content;
 mod create;
 mod degraded;
 mod device;
+mod elsewhere;
 mod filesets;
 mod groups;
 mod handles;

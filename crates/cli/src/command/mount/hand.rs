@@ -99,7 +99,7 @@ fn refuse_options_of_the_pool(args: &MountArgs, found: &Found) -> Result<(), Usa
         ("--commit-interval", args.commit_interval != Duration::from_secs(5)),
         ("--device-deadline", args.device_deadline != Duration::from_secs(30)),
         ("--log-file", args.log_file.is_some()),
-        ("--member", !args.members.members.is_empty()),
+        ("--member", !args.members.paths.is_empty()),
         ("--accept-missing", args.members.accept_missing),
     ];
     let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) else {
