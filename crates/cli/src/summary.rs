@@ -35,7 +35,11 @@ fn nfs(nfs: &Value) -> Option<String> {
     let (exports, connections) = (nfs["exports"].as_u64()?, nfs["connections"].as_u64()?);
     let (answered, failed) = (nfs["answered"].as_u64()?, nfs["failed"].as_u64()?);
     let counts = format!("{answered} requests answered, {failed} of them with an error");
-    Some(format!("{exports} exports, {connections} connections, {counts}"))
+    let unserved = match nfs["exports_not_served"].as_u64() {
+        None | Some(0) => String::new(),
+        Some(count) => format!(" and {count} that can't be served (`holdfast export list`)"),
+    };
+    Some(format!("{exports} exports{unserved}, {connections} connections, {counts}"))
 }
 
 /// Returns what schedules would delete and can't; how they go else is no news.

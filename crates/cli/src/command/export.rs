@@ -36,7 +36,8 @@ pub(crate) fn run(args: &ExportArgs, backend: &dyn Backend, output: &Output) -> 
             let rules = export.rules().map_err(UsageError::new)?;
             at.ask(&Request::ExportAdd { export })?;
             let exports = at.exports()?;
-            let added = exports.iter().find(|it| it.export.name == rules.name);
+            let is_it = |it: &&ExportFacts| it.export.name == rules.name && it.not_served.is_none();
+            let added = exports.iter().find(is_it);
             let mount = added.map_or("", |it| it.mount.as_str());
             let facts = json!({ "exported": rules.name, "pool": pool, "mount": mount });
             output.fact(&format!("{} is exported\n{mount}", printable(&rules.name)), &facts);
@@ -51,7 +52,15 @@ pub(crate) fn run(args: &ExportArgs, backend: &dyn Backend, output: &Output) -> 
         ExportCommand::Remove { name, .. } => {
             at.ask(&Request::ExportRemove { name: name.clone() })?;
             let facts = json!({ "removed": name, "pool": pool });
-            output.fact(&format!("{} is exported no more", printable(name)), &facts);
+            let name = printable(name);
+            // What a command has added may have stood behind one of the configuration.
+            let is_there = at.exports()?.iter().any(|it| printable(&it.export.name) == name);
+            let text = if is_there {
+                format!("{name} is kept no more; holdfast.toml exports it still")
+            } else {
+                format!("{name} is exported no more")
+            };
+            output.fact(&text, &facts);
         }
     }
     Ok(exit::DONE)
@@ -95,5 +104,8 @@ fn lines_of(facts: &ExportFacts) -> String {
         ExportSource::CommandLine => " (until the server ends)",
         ExportSource::Configuration => " (holdfast.toml)",
     };
-    format!("{line}\n  {}", printable(&facts.mount))
+    match &facts.not_served {
+        None => format!("{line}\n  {}", printable(&facts.mount)),
+        Some(why) => format!("{line}\n  not served: {}", printable(why)),
+    }
 }

@@ -162,10 +162,11 @@ fn export_all(
         let shown = path.display().to_string();
         hub.configure(path, config).context(shown)?;
     }
+    // Without NFS, too: what can't be served goes along with a fileset that moves.
+    let has_kept = hub.export_kept()?;
     if hub.nfs.is_none() {
         return Ok(());
     }
-    let has_kept = hub.export_kept()?;
     if says_nothing && !has_kept && hub.pools.len() == 1 {
         let all = ExportRules { is_writable: true, ..ExportRules::new("/") };
         hub.export(0, &ExportSpec::of(&all, None), ExportSource::Default)?;

@@ -137,8 +137,11 @@ pub struct ExportFacts {
     pub export: ExportSpec,
     /// Who has said so.
     pub by: ExportSource,
-    /// What a client types to mount it.
+    /// What a client types to mount it; empty where it is not served.
     pub mount: String,
+    /// Why it is kept and not served; none: it is served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_served: Option<String>,
 }
 
 /// Who has said that something is exported.

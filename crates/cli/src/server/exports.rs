@@ -11,9 +11,12 @@
 //! into the other as one that is kept. Wherever that is cut off, the next server finds the fileset
 //! in one pool ([`Hub::settle_moves`] comes first): in the other, then what is arriving is exported
 //! there and what the first file says of it is dropped; or where it was, then what is arriving is.
+//!
+//! What is kept goes by the identity of its fileset, which the file says beside its name. What
+//! can't be served stays in the file ([`super::unserved`]).
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::vnode::api::{FilesetUuid, FsError};
 use front::nfs::Export;
@@ -53,6 +56,11 @@ impl Exports {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Owner>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Returns how many there are.
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
 }
 
 /// What is in the file of a pool's exports.
@@ -63,6 +71,24 @@ struct KeptFile {
     exports: Vec<ExportSpec>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     arriving: Vec<ArrivingExport>,
+    /// By the name of an export: what identifies its fileset, as 32 hexadecimal digits.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    filesets: BTreeMap<String, String>,
+}
+
+impl KeptFile {
+    /// Returns what identifies the fileset of an export.
+    fn fileset_of(&self, name: &str) -> Option<FilesetUuid> {
+        let uuid = self.filesets.get(name)?;
+        u128::from_str_radix(uuid, 16).ok().map(FilesetUuid)
+    }
+
+    fn enter(&mut self, spec: ExportSpec, fileset: Option<FilesetUuid>) {
+        if let Some(fileset) = fileset {
+            self.filesets.insert(spec.name.clone(), format!("{:032x}", fileset.0));
+        }
+        self.exports.push(spec);
+    }
 }
 
 /// What is exported of a fileset that is about to come.
@@ -82,9 +108,9 @@ fn file_of(served: &ServedPool) -> String {
 }
 
 impl Hub {
-    /// Exports what the command line or the configuration says, and then what was kept of each
-    /// pool. What is kept and cannot be exported now (its fileset is gone, its name is taken) stays
-    /// kept, and is told. Returns whether anything was kept of any pool, be it nothing.
+    /// Exports what was kept of each pool, behind what command line and configuration say. What is
+    /// kept and can't be served now (its fileset is gone, its name is taken) stays kept, and is
+    /// told. Returns whether anything was kept of any pool, be it nothing.
     pub(crate) fn export_kept(&self) -> anyhow::Result<bool> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut files = Vec::new();
@@ -100,9 +126,7 @@ impl Hub {
         self.resolve_arriving(&mut files)?;
         for (index, kept) in &files {
             for spec in &kept.exports {
-                if let Err(error) = self.export(*index, spec, ExportSource::Kept) {
-                    tracing::error!(export = spec.name, "not exported: {error}");
-                }
+                self.serve_kept(*index, spec, kept.fileset_of(&spec.name));
             }
         }
         Ok(!files.is_empty())
@@ -120,20 +144,31 @@ impl Hub {
             is_changed = true;
             let names = self.fileset_names(*index)?;
             for ArrivingExport { uuid, mut export } in std::mem::take(&mut kept.arriving) {
-                let uuid = u128::from_str_radix(&uuid, 16).map(FilesetUuid);
-                let Some(name) = uuid.ok().and_then(|uuid| names.get(&uuid)) else { continue };
+                let Ok(uuid) = u128::from_str_radix(&uuid, 16).map(FilesetUuid) else { continue };
+                let Some(name) = names.get(&uuid) else { continue };
                 export.fileset = Some(name.clone());
-                came.insert(export.name.clone(), (*index, export));
+                came.insert(export.name.clone(), (*index, uuid, export));
             }
         }
         // SV1: first those that lose an export: until the others have it their files say that it
         // comes.
         let mut changed: Vec<_> = files.iter_mut().filter(|_| is_changed).collect();
-        changed.sort_by_key(|(index, _)| came.values().any(|(pool, _)| pool == index));
+        changed.sort_by_key(|(index, _)| came.values().any(|(pool, ..)| pool == index));
         for (index, kept) in changed {
-            kept.exports.retain(|spec| !came.contains_key(&spec.name));
-            let own = came.values().filter(|(pool, _)| pool == index);
-            kept.exports.extend(own.map(|(_, spec)| spec.clone()));
+            // What is of another fileset is another export, which only has that name.
+            let has_come = |kept: &KeptFile, spec: &ExportSpec| {
+                let of = kept.fileset_of(&spec.name);
+                let came = came.get(&spec.name);
+                came.is_some_and(|(to, uuid, _)| to == index || of.is_none_or(|it| it == *uuid))
+            };
+            let (gone, own): (Vec<_>, Vec<_>) = std::mem::take(&mut kept.exports)
+                .into_iter()
+                .partition(|spec| has_come(kept, spec));
+            gone.iter().for_each(|spec| drop(kept.filesets.remove(&spec.name)));
+            kept.exports = own;
+            for (_, uuid, spec) in came.values().filter(|(pool, ..)| pool == index) {
+                kept.enter(spec.clone(), Some(*uuid));
+            }
             self.write_kept(*index, kept)?;
         }
         Ok(())
@@ -230,6 +265,8 @@ impl Hub {
     ) -> Result<Answer, BackendError> {
         let served = &self.pools[index];
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = spec.rules().map_err(|cause| served.failed(cause))?.name;
+        self.check_unserved(index, &name)?;
         self.export(index, spec, ExportSource::Kept)?;
         // What is exported as nothing else was said must not vanish with the next start, which
         // finds that something was.
@@ -241,7 +278,7 @@ impl Hub {
         // SV1. What cannot be kept is not exported.
         let kept = self.keep(index);
         if kept.is_err() {
-            self.withdraw(&spec.rules().map_err(|cause| served.failed(cause))?.name);
+            self.withdraw(&name);
         }
         kept.map(|()| Answer::Done)
     }
@@ -249,6 +286,13 @@ impl Hub {
     pub(super) fn export_remove(&self, index: usize, name: &str) -> Result<Answer, BackendError> {
         let served = &self.pools[index];
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(export) = self.unserved.take(index, name) {
+            let kept = self.keep(index);
+            if kept.is_err() {
+                self.unserved.put(index, export);
+            }
+            return kept.map(|()| Answer::Done);
+        }
         let owner = self.exports.lock().get(name).cloned().filter(|owner| owner.pool == index);
         match owner {
             None => {
@@ -258,10 +302,15 @@ impl Hub {
             Some(Owner { by: ExportSource::Configuration, .. }) => Err(served.failed(format!(
                 "the export {name} is one of holdfast.toml: remove it there, and `holdfast reload`"
             ))),
-            Some(_) => {
-                self.withdraw(name);
-                self.keep(index)?;
-                Ok(Answer::Done)
+            Some(owner) => {
+                self.exports.lock().remove(name);
+                let kept = self.keep(index);
+                if kept.is_err() {
+                    self.exports.lock().insert(name.to_owned(), owner);
+                } else {
+                    self.withdraw(name);
+                }
+                kept.map(|()| Answer::Done)
             }
         }
     }
@@ -276,49 +325,75 @@ impl Hub {
 
     pub(super) fn export_list(&self, index: usize, after: &str) -> Result<Answer, BackendError> {
         let nfs = self.served_by_nfs(&self.pools[index])?;
-        let mut list = self.facts(index, None)?;
+        let mut list = self.facts(index)?;
+        for facts in &mut list {
+            facts.mount = mount_line(nfs.address, &facts.export.name);
+        }
+        list.extend(self.unserved_facts(index));
         list.retain(|facts| facts.export.name.as_str() > after);
         list.sort_by(|a, b| a.export.name.cmp(&b.export.name));
         let has_more = list.len() > EXPORTS_MAX;
-        list.truncate(EXPORTS_MAX);
-        for facts in &mut list {
-            facts.mount = mount_line(nfs.address, &facts.export.name);
+        if has_more {
+            // The next answer begins behind a name, and one that is not served may have that of one
+            // that is.
+            let is_split = list[EXPORTS_MAX - 1].export.name == list[EXPORTS_MAX].export.name;
+            list.truncate(EXPORTS_MAX - usize::from(is_split));
         }
         Ok(Answer::Exports { list, has_more })
     }
 
-    /// Returns the exports of a pool, those of `by` alone if that is given, with the names that
-    /// their filesets have now.
-    fn facts(
-        &self,
-        index: usize,
-        by: Option<ExportSource>,
-    ) -> Result<Vec<ExportFacts>, BackendError> {
+    /// Returns the exports of a pool, with the names that their filesets have now.
+    fn facts(&self, index: usize) -> Result<Vec<ExportFacts>, BackendError> {
         let Some(nfs) = &self.nfs else { return Ok(Vec::new()) };
         let names = self.fileset_names(index)?;
         let owners = self.exports.lock().clone();
-        let facts = |export: std::sync::Arc<Export>| {
+        let facts = |export: Arc<Export>| {
             let owner = owners.get(&export.rules().name)?;
-            let is_asked = owner.pool == index && by.is_none_or(|by| by == owner.by);
             let fileset = names.get(&export.fileset()).cloned();
-            is_asked.then(|| ExportFacts {
+            (owner.pool == index).then(|| ExportFacts {
                 export: ExportSpec::of(export.rules(), fileset),
                 by: owner.by,
                 mount: String::new(),
+                not_served: None,
             })
         };
         Ok(nfs.service.exports().into_iter().filter_map(facts).collect())
     }
 
+    /// Returns the file of what commands have exported of a pool.
+    fn kept_of(&self, index: usize) -> Result<KeptFile, BackendError> {
+        let mut file = KeptFile::default();
+        if let Some(nfs) = &self.nfs {
+            let names = self.fileset_names(index)?;
+            let owners = self.exports.lock().clone();
+            for export in nfs.service.exports() {
+                let owner = owners.get(&export.rules().name);
+                if owner.is_some_and(|it| (it.pool, it.by) == (index, ExportSource::Kept)) {
+                    let fileset = names.get(&export.fileset()).cloned();
+                    let spec = ExportSpec::of(export.rules(), fileset);
+                    file.enter(spec, Some(export.fileset()));
+                }
+            }
+        }
+        for export in self.unserved.of(index) {
+            file.enter(export.spec, export.fileset);
+        }
+        file.exports.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(file)
+    }
+
     /// Returns the exports of a pool, by name.
     #[cfg(test)]
     pub(super) fn facts_of(&self, index: usize) -> Vec<ExportFacts> {
-        let mut list = self.facts(index, None).expect("they can be listed");
+        let mut list = self.facts(index).expect("they can be listed");
         list.sort_by(|a, b| a.export.name.cmp(&b.export.name));
         list
     }
 
-    fn fileset_names(&self, index: usize) -> Result<BTreeMap<FilesetUuid, String>, BackendError> {
+    pub(super) fn fileset_names(
+        &self,
+        index: usize,
+    ) -> Result<BTreeMap<FilesetUuid, String>, BackendError> {
         let (mut names, mut from) = (BTreeMap::new(), Some(0));
         while let Some(slot) = from {
             let request = Request::FilesetList { from: slot };
@@ -342,7 +417,7 @@ impl Hub {
     }
 
     /// SV1: writes down what commands have exported of a pool, and what of that is about to move.
-    fn keep(&self, index: usize) -> Result<(), BackendError> {
+    pub(super) fn keep(&self, index: usize) -> Result<(), BackendError> {
         self.keep_own(index)?;
         match self.arriving() {
             Some((_, to)) if to != index => self.keep_own(to),
@@ -351,23 +426,24 @@ impl Hub {
     }
 
     fn keep_own(&self, index: usize) -> Result<(), BackendError> {
-        let of = |index| self.facts(index, Some(ExportSource::Kept));
-        let exports = of(index)?.into_iter().map(|facts| facts.export).collect();
-        let mut arriving = Vec::new();
-        if let (Some((fileset, to)), Some(nfs)) = (self.arriving(), &self.nfs)
+        let mut file = self.kept_of(index)?;
+        if let Some((fileset, to)) = self.arriving()
             && to == index
         {
+            let uuid = format!("{:032x}", fileset.0);
             let owners = self.exports.lock().clone();
-            for export in nfs.service.exports().iter().filter(|it| it.fileset() == fileset) {
+            let mut going = self.unserved.of_fileset(fileset, to);
+            for export in self.nfs.iter().flat_map(|nfs| nfs.service.exports()) {
                 let owner = owners.get(&export.rules().name);
-                if owner.is_some_and(|it| it.by == ExportSource::Kept && it.pool != to) {
-                    let uuid = format!("{:032x}", fileset.0);
-                    let export = ExportSpec::of(export.rules(), None);
-                    arriving.push(ArrivingExport { uuid, export });
+                let is_kept = owner.is_some_and(|it| it.by == ExportSource::Kept && it.pool != to);
+                if is_kept && export.fileset() == fileset {
+                    going.push(ExportSpec::of(export.rules(), None));
                 }
             }
+            let arriving = |export| ArrivingExport { uuid: uuid.clone(), export };
+            file.arriving = going.into_iter().map(arriving).collect();
         }
-        self.write_kept(index, &KeptFile { exports, arriving })
+        self.write_kept(index, &file)
     }
 
     fn write_kept(&self, index: usize, file: &KeptFile) -> Result<(), BackendError> {
@@ -393,8 +469,9 @@ impl Hub {
     fn has_kept_of(&self, fileset: FilesetUuid) -> bool {
         let owners = self.exports.lock();
         let is_kept = |name: &str| owners.get(name).is_some_and(|it| it.by == ExportSource::Kept);
-        let exports = self.nfs.iter().flat_map(|nfs| nfs.service.exports());
-        exports.into_iter().any(|it| it.fileset() == fileset && is_kept(&it.rules().name))
+        let mut exports = self.nfs.iter().flat_map(|nfs| nfs.service.exports());
+        exports.any(|it| it.fileset() == fileset && is_kept(&it.rules().name))
+            || !self.unserved.of_fileset(fileset, usize::MAX).is_empty()
     }
 
     /// A fileset is about to move to the pool of number `to`: what commands have exported of it is
@@ -436,9 +513,9 @@ impl Hub {
     /// when the server is started again. What the configuration exports it says itself.
     pub(super) fn exports_moved(&self, fileset: FilesetUuid, (from, to): (usize, usize)) {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(nfs) = &self.nfs else { return };
-        let (mut is_kept, mut configured) = (false, Vec::new());
-        for export in nfs.service.exports().iter().filter(|it| it.fileset() == fileset) {
+        let (mut is_kept, mut configured) = (self.unserved.moved(fileset, to), Vec::new());
+        let exports = self.nfs.iter().flat_map(|nfs| nfs.service.exports());
+        for export in exports.filter(|it| it.fileset() == fileset) {
             let mut owners = self.exports.lock();
             let Some(owner) = owners.get_mut(&export.rules().name) else { continue };
             owner.pool = to;
@@ -468,12 +545,8 @@ impl Hub {
     /// The names in the file are those that filesets had: writes those that they have.
     pub(super) fn filesets_renamed(&self, index: usize) {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let has_kept = self
-            .exports
-            .lock()
-            .values()
-            .any(|owner| owner.pool == index && owner.by == ExportSource::Kept);
-        if !has_kept {
+        let is_kept = |owner: &Owner| (owner.pool, owner.by) == (index, ExportSource::Kept);
+        if !self.exports.lock().values().any(is_kept) {
             return;
         }
         if let Err(error) = self.keep(index) {

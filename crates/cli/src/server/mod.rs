@@ -31,6 +31,7 @@ pub(crate) mod schedule;
 mod state;
 mod timetable;
 pub(crate) mod token;
+mod unserved;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -192,6 +193,8 @@ pub(crate) struct Hub {
     /// What it was last configured by; `None`: the command line alone.
     config: Mutex<Option<(PathBuf, Config)>>,
     exports: Exports,
+    /// What is kept and can't be served.
+    unserved: unserved::AllUnserved,
     /// The fileset that is being moved.
     arriving: exports::Arriving,
     /// Clones by schedule.
@@ -205,6 +208,8 @@ pub(crate) struct Hub {
     changing: Mutex<()>,
     /// One fileset is moved at a time.
     moving: Mutex<()>,
+    /// Which, for as long as that takes.
+    moved_now: moving::MovedNow,
 }
 
 impl Hub {
@@ -218,6 +223,7 @@ impl Hub {
             started_seconds: now_seconds(),
             config: Mutex::default(),
             exports: Exports::default(),
+            unserved: unserved::AllUnserved::default(),
             arriving: Mutex::default(),
             schedules: Mutex::default(),
             stays: Mutex::default(),
@@ -225,12 +231,35 @@ impl Hub {
             notify_counts: Arc::default(),
             changing: Mutex::default(),
             moving: Mutex::default(),
+            moved_now: moving::MovedNow::default(),
         }
     }
 
     /// Does what is asked of the pool of number `index`. Who calls has seen to it that `peer` may.
-    #[allow(clippy::wildcard_enum_match_arm, reason = "what is not the server's is the pool's")]
     pub(crate) fn control(
+        &self,
+        index: usize,
+        request: &Request,
+        peer: Peer,
+    ) -> Result<Answer, BackendError> {
+        let answer = self.control_one(index, request, peer);
+        // What kept an export from being served may have been that.
+        if answer.is_ok()
+            && matches!(
+                request,
+                Request::ExportRemove { .. }
+                    | Request::Reload {}
+                    | Request::FilesetHere { .. }
+                    | Request::FilesetRename { .. }
+            )
+        {
+            self.serve_unserved();
+        }
+        answer
+    }
+
+    #[allow(clippy::wildcard_enum_match_arm, reason = "what is not the server's is the pool's")]
+    fn control_one(
         &self,
         index: usize,
         request: &Request,
@@ -404,6 +433,7 @@ impl OpenPool for Asked {
         let mut status = self.pool().status();
         if let Some(nfs) = &self.hub.nfs {
             status["nfs"] = nfs.status();
+            status["nfs"]["exports_not_served"] = json!(self.hub.unserved.count());
         }
         if let Some(schedules) = self.hub.schedule_status(self.index) {
             status["schedules"] = schedules;

@@ -1,10 +1,12 @@
 //! Moves of filesets between the pools of a server.
 
 use std::path::Path;
-use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use engine::Fronts;
+use engine::vnode::api::FilesetUuid;
 use format::fileset::Moving;
+use format::ids::PoolId;
 use serde_json::{Value, json};
 
 use super::{Hub, ServedPool, shown};
@@ -13,7 +15,48 @@ use crate::transfer::{OnBytes, Transfer};
 use crate::uses::SeatFronts;
 use crate::wiring::moves::{self, MoveTask};
 
+/// What is on its way of a pool, by name.
+type OnTheirWay = Vec<(String, Moving)>;
+
+/// The fileset that is being moved, and the numbers of the pools.
+pub(super) type MovedNow = Mutex<Option<(FilesetUuid, [usize; 2])>>;
+
+/// Says which fileset is being moved, until it is dropped.
+struct Marked<'h>(&'h MovedNow);
+
+impl<'h> Marked<'h> {
+    fn new(now: &'h MovedNow, fileset: Option<FilesetUuid>, pools: [usize; 2]) -> Marked<'h> {
+        *lock(now) = fileset.map(|fileset| (fileset, pools));
+        Marked(now)
+    }
+}
+
+impl Drop for Marked<'_> {
+    fn drop(&mut self) {
+        *lock(self.0) = None;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a fileset of this record is on its way from or to a pool.
+fn is_between(moving: Moving, pool: &ServedPool) -> bool {
+    match moving {
+        Moving::Leaving { to: id, .. } | Moving::Arrived { from: id, .. } => {
+            PoolId(id).to_string() == pool.id
+        }
+        Moving::Arriving { .. } => false,
+    }
+}
+
 impl Hub {
+    /// Returns which fileset is being moved, and the numbers of the pools.
+    pub(super) fn moved_now(&self) -> Option<(FilesetUuid, [usize; 2])> {
+        *lock(&self.moved_now)
+    }
+
     /// Moves a fileset of the pool of number `index`, or gives that up.
     pub(super) fn move_fileset(
         &self,
@@ -49,8 +92,19 @@ impl Hub {
         let moved = |fileset| self.exports_moved(fileset, (index, there_index));
         let fronts = seat.as_ref().map(|seat| seat.fronts(own, other, &moved));
         let by = fronts.as_ref().map(|fronts| -> &dyn Fronts { fronts });
-        if let Some(fronts) = by {
-            self.exports_will_move(fronts.fileset(), there_index)?;
+        // Where nobody uses it, it may have exports that are not served.
+        let fileset_of = || {
+            let names = self.fileset_names(index)?.into_iter();
+            let mut own = names.filter(|(_, name)| name == fileset).map(|(uuid, _)| uuid);
+            Ok::<_, BackendError>(own.next())
+        };
+        let identity = match by {
+            Some(fronts) => Some(fronts.fileset()),
+            None => fileset_of()?,
+        };
+        let _marked = Marked::new(&self.moved_now, identity, [index, there_index]);
+        if let Some(identity) = identity {
+            self.exports_will_move(identity, there_index)?;
         }
         // MU4: whoever has asked may not listen.
         let tell = &mut |done, total| {
@@ -60,6 +114,9 @@ impl Hub {
         let stays = |moves: Vec<(_, Moving)>| {
             !moves.iter().any(|(_, moving)| matches!(moving, Moving::Leaving { .. }))
         };
+        if let (Some(identity), None, MoveTask::Run, Ok(_)) = (identity, by, task, &done) {
+            self.exports_moved(identity, (index, there_index));
+        }
         self.exports_settled(done.is_ok() || from.moves().is_some_and(stays));
         if let (Some(fronts), Ok(facts)) = (&fronts, &mut done) {
             facts["pauses_ms"] = json!(fronts.pauses_ms());
@@ -70,17 +127,39 @@ impl Hub {
     }
 
     /// Refuses an operator's word of where the fileset `name` is, where this server has both pools
-    /// and they can say it themselves.
+    /// and they can say it themselves, or the other one can't say anything now.
     pub(super) fn check_word(&self, index: usize, name: &str) -> Result<(), BackendError> {
+        self.check_word_by(index, name, &|served| {
+            let moves = served.pool.lend().and_then(|lent| lent.moves())?;
+            Some(moves.into_iter().map(|(name, moving)| (name.to_string(), moving)).collect())
+        })
+    }
+
+    /// As [`Hub::check_word`], with what is on its way of a pool; `None`: that can't be read.
+    pub(super) fn check_word_by(
+        &self,
+        index: usize,
+        name: &str,
+        moves_of: &dyn Fn(&ServedPool) -> Option<OnTheirWay>,
+    ) -> Result<(), BackendError> {
         let served = &self.pools[index];
-        let moves_of = |served: &ServedPool| -> Vec<(String, Moving)> {
-            let moves = served.pool.lend().and_then(|lent| lent.moves()).unwrap_or_default();
-            moves.into_iter().map(|(name, moving)| (name.to_string(), moving)).collect()
+        let unread = |pool: &ServedPool| {
+            let pool = shown(&pool.path);
+            served.failed(format!(
+                "{name}: the table of filesets of {pool} can't be read, and says where it is: mend \
+                 that pool (`holdfast check {pool}`), or end the server and serve the other alone"
+            ))
         };
-        let own = moves_of(served).into_iter().find(|(own, _)| own == name);
-        let Some((_, moving)) = own else { return Ok(()) };
+        let own = moves_of(served).ok_or_else(|| unread(served))?;
+        let Some((_, moving)) = own.into_iter().find(|(own, _)| own == name) else { return Ok(()) };
         for other in self.pools.iter().filter(|other| other.id != served.id) {
-            let same = moves_of(other).into_iter().find(|(_, it)| it.token() == moving.token());
+            let Some(there) = moves_of(other) else {
+                if is_between(moving, other) {
+                    return Err(unread(other));
+                }
+                continue;
+            };
+            let same = there.into_iter().find(|(_, it)| it.token() == moving.token());
             let (from, to) = match (moving, same) {
                 (Moving::Arrived { .. }, Some((there, Moving::Leaving { .. }))) => {
                     ((other, there), (served, name.to_owned()))

@@ -1,3 +1,5 @@
+mod exports;
+
 use front::nfs::{ExportRules, HandleKey};
 
 use super::schedule::Kept;
@@ -77,8 +79,12 @@ fn exports_outlive_their_server() {
     // The configuration comes first, and has the name.
     next.export(0, &spec("/all", Some("b")), ExportSource::Configuration).expect("it is there");
     assert!(next.export_kept().expect("it is whole"));
+    assert_eq!(names(&next), [of("/a", "home"), of("/all", "b"), of("/all", "root")]);
+    // First what a command has added, which can't be served, and then no more.
+    let remove = Request::ExportRemove { name: "/all".to_owned() };
+    assert_eq!(asked(&next, &remove), Ok(Answer::Done));
     assert_eq!(names(&next), [of("/a", "home"), of("/all", "b")]);
-    let refused = asked(&next, &Request::ExportRemove { name: "/all".to_owned() });
+    let refused = asked(&next, &remove);
     assert!(refused.is_err_and(|words| words.contains("holdfast.toml")));
     let mode = std::fs::metadata(state.join(format!("exports-{}.toml", next.pools[0].id)));
     let mode = std::os::unix::fs::PermissionsExt::mode(&mode.expect("it is kept").permissions());

@@ -35,6 +35,7 @@ impl Timetable {
             let mut looks = 0;
             while !stopped.load(Ordering::Acquire) {
                 let failed = keep(&hub, &stopped);
+                hub.serve_unserved();
                 look(&hub, &mut seen, failed, looks % QUOTA_LOOKS == 0);
                 looks += 1;
                 std::thread::park_timeout(LOOK_EVERY);

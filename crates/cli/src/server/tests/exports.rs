@@ -1,0 +1,207 @@
+//! Tests of exports that are kept and can't be served, and of the order in which they are written.
+
+use super::*;
+
+fn add(hub: &Hub, name: &str, fileset: &str) -> Result<Answer, String> {
+    asked(hub, &Request::ExportAdd { export: spec(name, Some(fileset)) })
+}
+
+fn remove(hub: &Hub, name: &str) -> Result<Answer, String> {
+    asked(hub, &Request::ExportRemove { name: name.to_owned() })
+}
+
+/// Returns what is kept and not served of a pool, and why.
+fn unserved(hub: &Hub, index: usize) -> Vec<(String, String)> {
+    let list = hub.control(index, &Request::ExportList { after: String::new() }, Peer::own());
+    let Ok(Answer::Exports { list, .. }) = list else { panic!("{list:?}") };
+    let mut all = Vec::new();
+    for it in list {
+        assert_eq!(it.mount.is_empty(), it.not_served.is_some(), "{it:?}");
+        all.extend(it.not_served.map(|why| (it.export.name, why)));
+    }
+    all
+}
+
+fn leave(hub: &Hub, last: engine::MoveStep) {
+    let lent = hub.pools.iter().map(|served| served.pool.lend().expect("it is open"));
+    let lent: Vec<_> = lent.collect();
+    let ended = moves::run_until((&lent[0], "a"), (&lent[1], "b"), last);
+    assert!(matches!(ended, Err(engine::MoveError::Ended)), "{ended:?}");
+}
+
+/// Goal: what can't be served at a start is kept whatever is added and removed meanwhile, is shown
+/// with its reason, and is served as soon as it can be. Method: a fileset that leaves, of which
+/// nobody knows where it is.
+#[test]
+fn what_can_not_be_served_is_kept_and_served_once_it_can_be() {
+    let two = Two::new("unserved");
+    let hub = two.hub();
+    assert_eq!(add(&hub, "/a", "a"), Ok(Answer::Done));
+    drop(hub);
+    let hub = Arc::new(two.hub());
+    leave(&hub, engine::MoveStep::Leaves);
+    assert!(hub.export_kept().expect("it is whole"));
+    let of = |name: &str, fileset: &str| (name.to_owned(), Some(fileset.to_owned()));
+    assert_eq!(exported(&hub, 0), []);
+    let told = unserved(&hub, 0);
+    assert!(told.len() == 1 && told[0].0 == "/a" && told[0].1.contains("on its way"), "{told:?}");
+    let status = Asked::about(&hub, 0).status();
+    assert_eq!(status["nfs"]["exports_not_served"], json!(1));
+    // What is written down for others does not forget it.
+    assert_eq!(add(&hub, "/root", "root"), Ok(Answer::Done));
+    assert_eq!(add(&hub, "/more", "root"), Ok(Answer::Done));
+    assert_eq!(remove(&hub, "/more"), Ok(Answer::Done));
+    let refused = add(&hub, "/a", "root").expect_err("the name is kept");
+    assert!(refused.contains("`holdfast export remove /srv/one.hf /a`"), "{refused}");
+    hub.serve_unserved();
+    assert_eq!((exported(&hub, 0), unserved(&hub, 0)), (vec![of("/root", "root")], told.clone()));
+    drop(hub);
+    let hub = two.hub();
+    assert!(hub.export_kept().expect("it is whole"));
+    assert_eq!((exported(&hub, 0), unserved(&hub, 0)), (vec![of("/root", "root")], told));
+    // The other pool is asked: it has stayed.
+    hub.settle_moves();
+    hub.serve_unserved();
+    assert_eq!(exported(&hub, 0), [of("/a", "a"), of("/root", "root")]);
+    assert_eq!(unserved(&hub, 0), []);
+    drop(hub);
+    two.close();
+}
+
+/// Goal: what is kept is exported of the fileset that it was added for, under whatever name, and of
+/// no other; what is gone is forgotten by command, and not by itself. Where the configuration has
+/// taken the name, both are listed, and the kept one is served when the name is free.
+#[test]
+fn what_is_kept_goes_by_the_identity_of_its_fileset() {
+    let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
+    let state = new_directory("identity");
+    let hub = hub_of(&pool, &state);
+    for name in ["a", "b"] {
+        assert_eq!(asked(&hub, &create(name)), Ok(Answer::Done));
+        assert_eq!(add(&hub, &format!("/{name}"), name), Ok(Answer::Done));
+    }
+    drop(hub);
+    // As commands do that find no server.
+    let rename = |name: &str, to: &str| {
+        let request = Request::FilesetRename { name: name.to_owned(), to: to.to_owned() };
+        pool.control(&request, Peer::own()).expect("nobody has the name");
+    };
+    pool.control(&Request::FilesetDelete { name: "a".to_owned() }, Peer::own()).expect("unused");
+    rename("b", "home");
+    for name in ["a", "b"] {
+        pool.control(&create(name), Peer::own()).expect("nobody has the name");
+    }
+    let hub = hub_of(&pool, &state);
+    hub.export(0, &spec("/b", Some("root")), ExportSource::Configuration).expect("it is there");
+    assert!(hub.export_kept().expect("it is whole"));
+    let told = unserved(&hub, 0);
+    let words = ["is gone: `holdfast export remove", "/b"];
+    assert!(told.iter().zip(words).all(|((_, why), word)| why.contains(word)), "{told:?}");
+    let named = |hub: &Hub| exported(hub, 0).into_iter().map(|it| it.1.expect("a name")).collect();
+    let filesets: Vec<String> = named(&hub);
+    assert_eq!((filesets, told.len()), (vec!["root".to_owned()], 2));
+    assert_eq!(remove(&hub, "/a"), Ok(Answer::Done));
+    assert_eq!(unserved(&hub, 0).len(), 1);
+    hub.export_configured(&[]).expect("nothing is said");
+    hub.serve_unserved();
+    let filesets: Vec<String> = named(&hub);
+    assert_eq!((filesets, unserved(&hub, 0)), (vec!["home".to_owned()], vec![]));
+    let file = state.join(format!("exports-{}.toml", hub.pools[0].id));
+    let text = std::fs::read_to_string(file).expect("it is kept");
+    assert!(text.contains("\"home\"") && !text.contains("/a\""), "{text}");
+    // What is no name is in no list of the server, and what is one too many is refused.
+    for count in 0..unserved::KEPT_MAX - 1 {
+        hub.serve_kept(0, &spec(&format!("/{count}"), Some("none")), None);
+    }
+    let refused = add(&hub, "/more", "a").expect_err("there are enough");
+    assert!(refused.contains("1023 of them not served: remove one"), "{refused}");
+    pool.close().expect("memory does not fail");
+    std::fs::remove_dir_all(&state).expect("it is ours");
+}
+
+/// Goal: a crash between any two writes of the files of exports loses none, and what the next
+/// server makes of them is right. Method: one of the files can't be written any more, behind the
+/// switch of a move and when a server starts that finds a fileset on its way.
+#[test]
+fn a_crash_between_two_files_of_exports_loses_none() {
+    for (is_at_start, blocked) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+        let context = format!("at start {is_at_start}, file {blocked}");
+        let two = Two::new("between");
+        let hub = two.hub();
+        assert_eq!(add(&hub, "/a", "a"), Ok(Answer::Done));
+        assert_eq!(add(&hub, "/root", "root"), Ok(Answer::Done));
+        let name = format!("exports-{}.toml", hub.pools[blocked].id);
+        let (file, block) = (two.state.join(&name), two.state.join(format!(".{name}.new")));
+        let fileset = hub.fileset_names(0).expect("it is read").into_iter();
+        let fileset = fileset.filter(|(_, name)| name == "a").map(|(uuid, _)| uuid).next();
+        let fileset = fileset.expect("it is there");
+        hub.exports_will_move(fileset, 1).expect("there is room");
+        if is_at_start {
+            hub.withdraw("/a");
+        }
+        let before = std::cell::RefCell::new(String::new());
+        let cut = || {
+            std::fs::create_dir(&block).expect("nothing is there");
+            *before.borrow_mut() = std::fs::read_to_string(&file).expect("it is kept");
+        };
+        let [own, other] = [0, 1].map(|index| &hub.pools[index].mounts.uses);
+        let moved = |fileset| {
+            cut();
+            hub.exports_moved(fileset, (0, 1));
+        };
+        let seat = own.seat_of("a");
+        let fronts = seat.as_ref().map(|seat| seat.fronts(own, other, &moved));
+        let by = fronts.as_ref().map(|fronts| -> &dyn engine::Fronts { fronts });
+        assert_eq!(by.is_none(), is_at_start);
+        let lent = hub.pools.iter().map(|served| served.pool.lend().expect("it is open"));
+        let lent: Vec<_> = lent.collect();
+        let (from, to) = ((&lent[0], "a"), (&lent[1], "b"));
+        moves::run(from, to, by, moves::MoveTask::Run, &mut |_, _| true).expect("it is free");
+        drop((fronts, lent));
+        drop(seat);
+        drop(hub);
+        if is_at_start {
+            cut();
+            let next = two.hub();
+            let refused = next.export_kept().expect_err("it can't be written");
+            assert!(format!("{refused:#}").contains("cannot keep"), "{context}: {refused:#}");
+        }
+        assert_eq!(std::fs::read_to_string(&file).expect("it is kept"), *before.borrow());
+        let of = |name: &str, fileset: &str| (name.to_owned(), Some(fileset.to_owned()));
+        std::fs::remove_dir(&block).expect("it is ours");
+        let next = two.hub();
+        assert!(next.export_kept().expect("both are whole"));
+        assert_eq!(exported(&next, 0), [of("/root", "root")], "{context}");
+        assert_eq!(exported(&next, 1), [of("/a", "b")], "{context}");
+        assert_eq!((unserved(&next, 0), unserved(&next, 1)), (vec![], vec![]), "{context}");
+        drop(next);
+        two.close();
+    }
+}
+
+/// Goal: an operator's word is not taken where the table of a pool can't be read that knows more.
+/// Method: a fileset leaves, and what each pool says is kept back in turn.
+#[test]
+fn a_word_is_refused_where_a_pool_can_not_be_read() {
+    let two = Two::new("unread");
+    let hub = two.hub();
+    leave(&hub, engine::MoveStep::Leaves);
+    let word = |name: &str, unread: Option<usize>| {
+        let moves_of = |served: &ServedPool| {
+            let moves = served.pool.lend().and_then(|lent| lent.moves()).expect("it is read");
+            let moves = moves.into_iter().map(|(name, moving)| (name.to_string(), moving));
+            unread.is_none_or(|it| hub.pools[it].id != served.id).then(|| moves.collect())
+        };
+        hub.check_word_by(0, name, &moves_of).map_err(|error| error.to_string())
+    };
+    for (unread, path) in [(0, "/srv/one.hf"), (1, "/srv/two.hf")] {
+        let refused = word("a", Some(unread)).expect_err("nobody knows");
+        assert!(refused.contains(&format!("filesets of {path} can't be read")), "{refused}");
+        assert!(refused.contains(&format!("`holdfast check {path}`")), "{refused}");
+    }
+    assert_eq!(word("a", None), Ok(()), "it has not arrived");
+    // What does not move has nothing to do with the other.
+    assert_eq!(word("root", Some(1)), Ok(()));
+    drop(hub);
+    two.close();
+}
