@@ -202,6 +202,73 @@ fn a_member_that_misses_one_write_while_it_is_added_is_found_out() {
     }
 }
 
+/// Goal: a group table that cannot be read while a disk group is added leaves the pool as it was,
+/// running and after a restart, and the new devices blank; the same devices are added once it can.
+/// Method: the numbers of the new groups are in a second page of the table, which has been in use;
+/// it is not in memory after an open, and then no read is answered.
+#[test]
+fn what_cannot_be_read_while_a_group_is_added_leaves_nothing_behind() {
+    for (layout, width) in [(Layout::Single, 1), (Layout::Mirror, 2)] {
+        let images = [vec![Image::blank(120 << 20)], vec![Image::blank(20 << 20); width]];
+        let devices = devices_of(images.concat());
+        let mut options = CreateOptions::new(120 << 20, [5; 64]);
+        options.geometry.journal_bytes = Some(1 << 20);
+        options.geometry.segment_bytes = Some(128 << 10);
+        options.geometry.group_bytes = Some(2 << 20);
+        let first = shared(&devices[..1]);
+        Pool::create_on(&first, Layout::Single, &ManualClock::new(), &options).expect("it fits");
+        let pool = open(&devices[..1]).expect("it is new");
+        let which: Vec<usize> = (1..=width).collect();
+        let group = group_of(&devices, layout, &which);
+        pool.add_disk_group(&group).expect("it fits");
+        let root: FilesetName = "root".parse().expect("a name");
+        pool.set_placement(&root, &[], (Placement::Group(1), false)).expect("it is there");
+        for name in 0..15 {
+            put(&pool, &format!("f{name}"), &content(name, 0, MIB)).expect("there is room");
+        }
+        pool.remove_disk_group(1).expect("it fits elsewhere");
+        for round in 0.. {
+            pool.tick().expect("nothing fails");
+            if groups(&pool).len() == 1 {
+                break;
+            }
+            assert!(round < 2000, "the removal does not end");
+        }
+        pool.close().expect("nothing fails");
+        drop(pool);
+
+        let pool = open(&devices[..1]).expect("it was closed");
+        let fault = Fault::Fail { kind: RequestKind::Read, nth: 0, persists: true };
+        devices[0].arm(FaultPlan { faults: vec![fault] });
+        let which: Vec<usize> = (1..=width).collect();
+        let group = group_of(&devices, layout, &which);
+        let error = pool.add_disk_group(&group).expect_err("the table cannot be read");
+        assert!(error.to_string().contains("/sim/d0"), "{error}");
+        devices[0].arm(FaultPlan::none());
+        assert_eq!(groups(&pool).len(), 1, "{}", layout.word());
+        for device in &devices[1..] {
+            assert!(read_superblock(device.as_ref()).is_err(), "it still has a label");
+        }
+        put(&pool, "f", b"it goes on").expect("nothing has failed");
+        let left = open(&devices_of(vec![devices[0].image()])).expect("it needs no other");
+        assert_eq!(groups(&left).len(), 1, "{}", layout.word());
+        assert_eq!(get(&left, "f").as_deref(), Some(&b"it goes on"[..]));
+        drop(left);
+
+        pool.add_disk_group(&group).expect("now it can be read");
+        let (capacity, _) = space(&pool);
+        for name in 0..12 {
+            put(&pool, &format!("f{name}"), &content(name, 1, MIB)).expect("there is room");
+        }
+        pool.close().expect("nothing fails");
+        drop(pool);
+        check_all(&devices, layout.word());
+        let pool = open(&devices).expect("all are there");
+        assert_eq!((groups(&pool).len(), space(&pool).0), (2, capacity));
+        assert!(get(&pool, "f7") == Some(content(7, 1, MIB)));
+    }
+}
+
 /// Goal: what a device says of its last requests when its disk group was taken out stops nobody.
 #[test]
 fn a_member_that_has_left_fails_nothing() {

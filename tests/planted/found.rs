@@ -344,6 +344,11 @@ pub(crate) const FOUND: &[Row] = &[
         "groups::a_cut_while_a_group_is_added_leaves_all_of_it_or_nothing",
     ),
     (
+        "AddedBeforeLookedAt",
+        "members",
+        "groups::what_cannot_be_read_while_a_group_is_added_leaves_nothing_behind",
+    ),
+    (
         "FlushOfFirstGroupOnly",
         "members",
         "groups::a_cut_while_a_group_is_added_leaves_all_of_it_or_nothing",

@@ -158,6 +158,8 @@ bugs! {
     OneSlotAskedForSpares: "Only the first slot whose member is away is looked at for a spare.",
     AddedBeforeAdding:
         "The labels call a disk group online before its members have one (growth.rs).",
+    AddedBeforeLookedAt:
+        "What must be known of a disk group is read once the labels say that it is there.",
     FlushOfFirstGroupOnly: "A flush makes what lies in the first disk group durable alone (VG2).",
     RoleForgotten: "Data is put into a disk group that has no role for it (GR1).",
     MetadataRoomForgotten: "Writers are promised map pages for which there is no room (G7).",

@@ -62,7 +62,7 @@ pub(crate) struct Left {
 
 /// What was read of disk groups before they are noted.
 #[derive(Debug, Default)]
-struct Found {
+pub(crate) struct Found {
     /// How many groups are in use, of ranges that are not known yet.
     used: Vec<(GroupRange, u32)>,
     /// What the fronts take of disk groups that leave, in fragments.
@@ -162,6 +162,29 @@ impl Allocator {
         let found = self.look_at(&state, geometry, None)?;
         self.note(&mut state, geometry, &found);
         Ok(found.used.iter().map(|(_, used)| u64::from(*used)).sum())
+    }
+
+    /// Reads what is to be noted of a disk group that is being added, when the pool will have
+    /// `geometry`: the labels do not say so yet.
+    ///
+    /// # Errors
+    ///
+    /// A failure to read the group table.
+    pub(crate) fn look_at_coming(&self, geometry: &Geometry) -> FsResult<Found> {
+        let state = self.state.lock();
+        self.look_at(&state, geometry, None)
+    }
+
+    /// Notes it, now that the labels say so: it cannot fail. Whoever calls changes the disk groups
+    /// alone ([`storage::volume::Changing`]).
+    pub(crate) fn note_coming(&self, mut coming: Found) {
+        let (mut state, geometry) = (self.state.lock(), self.geometry());
+        // What leaves may have become less since it was looked at, and the capacity with it (GR3).
+        let staying = state.shares.iter().filter(|share| !share.is_leaving);
+        let staying = staying.flat_map(|share| share.numbers.clone());
+        let staying: u64 = staying.map(|number| capacity_of(geometry, number)).sum();
+        coming.fronts = state.capacity.saturating_sub(staying);
+        self.note(&mut state, geometry, &coming);
     }
 
     /// Reads what is to be noted of the disk groups of `geometry`, if `leaving` leaves too.

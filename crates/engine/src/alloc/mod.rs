@@ -41,7 +41,7 @@ mod preference;
 mod shortage;
 mod spare;
 
-pub(crate) use disk_groups::CanLeave;
+pub(crate) use disk_groups::{CanLeave, Found};
 pub(crate) use extent::{Extent, Extents};
 pub(crate) use level::Level;
 pub(crate) use pin::Pin;

@@ -4,10 +4,11 @@ use std::sync::atomic::Ordering;
 
 use format::disk_group::{DiskGroup, DiskGroupState};
 use format::members::Layout;
+use runtime::planted::{self, Planted};
 use storage::volume::{AddGroupError, NewGroup};
 
 use super::Pool;
-use crate::alloc::{CanLeave, PlacementError};
+use crate::alloc::{CanLeave, Found, PlacementError};
 use crate::error::{FsError, FsResult};
 
 /// Descriptors of allocation groups that one status reads: a disk has them in two seconds.
@@ -213,7 +214,8 @@ impl Pool {
     }
 
     /// Adds a disk group. Its room counts, and data goes there, when this returns. The labels say
-    /// so then, durably; a crash before leaves the pool with all of it or as it was.
+    /// so then, durably; a crash before leaves the pool with all of it or as it was. What can't be
+    /// read of the group table is found before: then nothing is added, and the devices are blank.
     ///
     /// # Errors
     ///
@@ -226,13 +228,27 @@ impl Pool {
             return Err(FsError::ReadOnly { reason }.into());
         }
         let mut superblock = self.superblock.lock();
-        let number = self.volume().add_group(&mut superblock, new).inspect_err(|error| {
-            if let AddGroupError::Device(cause) = error {
+        let (volume, alloc) = (self.volume(), &self.core.store.alloc);
+        let changing = volume.changing();
+        let mut coming = Found::default();
+        let is_late = planted::is(Planted::AddedBeforeLookedAt);
+        let added = changing.add_group(&mut superblock, new, |geometry| {
+            if !is_late {
+                coming = alloc.look_at_coming(geometry)?;
+            }
+            Ok::<(), DiskGroupError>(())
+        });
+        drop(superblock);
+        let number = added.inspect_err(|error| {
+            if let DiskGroupError::Add(AddGroupError::Device(cause)) = error {
                 let _ = journal.fail(cause);
             }
         })?;
-        drop(superblock);
-        self.core.store.alloc.note_disk_groups()?;
+        if is_late {
+            alloc.note_disk_groups()?;
+        } else {
+            alloc.note_coming(coming);
+        }
         Ok(number)
     }
 }

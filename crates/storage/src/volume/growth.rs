@@ -10,6 +10,16 @@
 //!    members get the same label.
 //! 3. The labels of all say *online*. Only then does anybody see the groups.
 //!
+//! Whatever can fail is done before the third: the table that the labels will have is made first of
+//! all, and between the second and the third whoever opened the pool looks at what it must know of
+//! the new groups ([`Changing::add_group`]). Where that fails, or a new device does, the labels of
+//! the members that the pool had take the disk group out again, durably, and then those of the new
+//! devices are blanked, as far as these do as they are told. So they can be added again, to this
+//! pool or another. A cut between leaves a device with a label that nobody lists: it is of no pool,
+//! and whoever adds it again says that it may be overwritten. Were they blanked first, a cut could
+//! leave a pool that says *adding*, which an open mends as well; but one of the old members that
+//! does not do as it is told would leave the pool read-only with new devices that have no label.
+//!
 //! An open that finds *adding* takes the disk group out again: nothing lies there. It finds it even
 //! where no new member is there. Where one label says *online* already, all new members have one
 //! that says *adding* at least, with an epoch that is in the history: the pool has the disk group.
@@ -20,7 +30,7 @@
 use std::sync::Arc;
 
 use format::disk_group::{ADDED_GROUPS_OFFSET, DiskGroup, DiskGroupState};
-use format::geometry::POOL_BYTES_MIN;
+use format::geometry::{Geometry, POOL_BYTES_MIN};
 use format::members::{LAYOUT_SLOTS_MAX, Layout, MEMBERS_MAX, Member, MemberState};
 use format::page::PAGE_BYTES;
 use format::stripes::{StripeShape, StripeWidth};
@@ -157,6 +167,93 @@ impl Changing<'_> {
     pub fn begin_leaving(&self, disk_group: u8) -> Result<(), AddGroupError> {
         self.volume.say_leaving(disk_group)
     }
+
+    /// Adds a disk group to an open pool; `superblock`, the current label, becomes what the labels
+    /// say. Before they say that it is there `look` is asked, with the geometry that the pool has
+    /// then: if it fails nothing is added. Returns the number of the disk group. See the module's
+    /// header.
+    ///
+    /// # Errors
+    ///
+    /// That of `look`, and see [`AddGroupError`]; only after [`AddGroupError::Device`] must the
+    /// pool stop writing.
+    pub fn add_group<E: From<AddGroupError>>(
+        &self,
+        superblock: &mut Superblock,
+        new: &NewGroup,
+        look: impl FnOnce(&Geometry) -> Result<(), E>,
+    ) -> Result<u8, E> {
+        let addition = self.volume.begin_adding(superblock, new)?;
+        let prepared = addition.prepare().map_err(AddGroupError::NewDevice).map_err(E::from);
+        if let Err(error) = prepared.and_then(|()| look(&addition.coming.geometry)) {
+            addition.give_up(superblock)?;
+            return Err(error);
+        }
+        Ok(self.volume.end_adding(addition, superblock)?)
+    }
+}
+
+/// A disk group that is being added.
+struct Addition<'n> {
+    new: &'n NewGroup,
+    /// The edition of the volume that has it.
+    edition: usize,
+    set: Arc<MemberSet>,
+    plan: DiskGroup,
+    old_parts: Vec<Part>,
+    new_parts: Vec<Part>,
+    /// The label when it is there.
+    coming: Superblock,
+}
+
+impl Addition<'_> {
+    /// Overwrites what may lie where descriptors will, and writes the labels of the new members.
+    fn prepare(&self) -> Result<(), DeviceError> {
+        let Addition { plan, new_parts: parts, .. } = self;
+        let geometry = &self.coming.geometry;
+        let stripe = plan.layout.stripe(plan.slots.len());
+        let range = geometry.range_on(plan.number, plan.first_group, plan.member_bytes, stripe);
+        let group_bytes = u64::from(geometry.group_fragments) << geometry.fragment_shift;
+        let count = range.map_or(0, |range| range.count);
+        let offsets = (0..u64::from(count)).map(|group| ADDED_GROUPS_OFFSET + group * group_bytes);
+        let mut places = parts.iter().flat_map(|part| offsets.clone().map(move |at| (part, at)));
+        let wipe = |(part, offset): (&Part, u64)| {
+            let data = vec![SharedBytes::from(AlignedBuffer::zeroed(PAGE_BYTES))];
+            part.composite.submit(Purpose::Home, Operation::Write { offset, data })
+        };
+        loop {
+            let tickets: Vec<Ticket> = places.by_ref().take(WIPED_AT_ONCE).map(wipe).collect();
+            if tickets.is_empty() {
+                break;
+            }
+            tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))?;
+        }
+        parts.iter().try_for_each(|part| part.composite.flush(Purpose::Home))?;
+        let Some(label) = self.set.label() else { return Ok(()) };
+        if planted::is(Planted::AddedBeforeAdding) {
+            return Ok(());
+        }
+        parts.iter().try_for_each(|part| part.composite.members().write_own_labels(&label))
+    }
+
+    /// Takes the disk group out of the labels again, durably, and then the labels off its devices.
+    fn give_up(self, superblock: &mut Superblock) -> Result<(), AddGroupError> {
+        self.set.change(|_, label| {
+            label.take_out(self.plan.number);
+            Change::States
+        })?;
+        if let Some(label) = self.set.label() {
+            superblock.sequence = label.sequence;
+            take_table(superblock, &label);
+        }
+        // CRASH: no label lists them any more; what is left on them is believed by nobody.
+        for (device, _) in &self.new.devices {
+            if let Err(error) = blank_label(device) {
+                tracing::warn!("{error}; the device is of no pool, and may still have a label");
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Volume {
@@ -212,29 +309,26 @@ impl Volume {
         plan.ok_or(AddGroupError::TableFull)
     }
 
-    /// Adds a disk group to an open pool; `superblock`, the current label, becomes what the labels
-    /// say. Returns the number of the disk group. See the module's header.
-    ///
-    /// # Errors
-    ///
-    /// See [`AddGroupError`]; only after [`AddGroupError::Device`] must the pool stop writing.
-    pub fn add_group(
+    /// Says in the labels of the members that there are that a disk group is being added, durably.
+    fn begin_adding<'n>(
         &self,
         superblock: &mut Superblock,
-        new: &NewGroup,
-    ) -> Result<u8, AddGroupError> {
-        let _changing = self.editions.changing.lock();
-        let mut parts = self.parts_of(superblock);
-        let Some(first) = parts.first().cloned() else { return Err(AddGroupError::TableFull) };
+        new: &'n NewGroup,
+    ) -> Result<Addition<'n>, AddGroupError> {
+        let old_parts = self.parts_of(superblock);
+        let Some(first) = old_parts.first() else { return Err(AddGroupError::TableFull) };
         let set = Arc::clone(first.composite.members());
         if let Some(label) = set.label() {
             superblock.sequence = superblock.sequence.max(label.sequence);
             take_table(superblock, &label);
         }
         // It leaves some day, too.
-        let number = self.next_edition(changes_to_come(superblock) + CHANGES_TO_LEAVE)?;
+        let edition = self.next_edition(changes_to_come(superblock) + CHANGES_TO_LEAVE)?;
         let plan = Volume::plan_group(superblock, new)?;
         let new_parts = parts_of_new(&set, superblock, new, &plan)?;
+        let mut coming = superblock.clone();
+        add_to(&mut coming, new, &plan);
+        go_online(&mut coming, plan.number)?;
         if !planted::is(Planted::AddedBeforeAdding) {
             set.change(|slots, label| {
                 note_paths(label, slots);
@@ -242,13 +336,16 @@ impl Volume {
                 Change::States
             })?;
         }
-        if let Err(error) = prepare(&set, &new_parts, superblock, &plan) {
-            set.change(|_, label| {
-                label.take_out(plan.number);
-                Change::States
-            })?;
-            return Err(AddGroupError::NewDevice(error));
-        }
+        Ok(Addition { new, edition, set, plan, old_parts, new_parts, coming })
+    }
+
+    /// Says in the labels of all members that a disk group is there, durably, and shows it.
+    fn end_adding(
+        &self,
+        addition: Addition<'_>,
+        superblock: &mut Superblock,
+    ) -> Result<u8, AddGroupError> {
+        let Addition { new, edition, set, plan, old_parts: mut parts, new_parts, .. } = addition;
         new_parts.iter().for_each(|part| part.composite.members().join_roster());
         let mut placed = Ok(());
         set.change(|slots, label| {
@@ -256,10 +353,7 @@ impl Volume {
             if label.added.iter().all(|group| group.number != plan.number) {
                 add_to(label, new, &plan);
             }
-            for group in label.added.iter_mut().filter(|group| group.number == plan.number) {
-                group.state = DiskGroupState::Online;
-            }
-            placed = label.place_added();
+            placed = go_online(label, plan.number);
             Change::States
         })?;
         placed?;
@@ -268,7 +362,7 @@ impl Volume {
             take_table(superblock, &label);
         }
         parts.extend(new_parts);
-        self.set_parts(number, parts, superblock);
+        self.set_parts(edition, parts, superblock);
         Ok(plan.number)
     }
 
@@ -449,35 +543,10 @@ fn parts_of_new(
     Ok(parts_over(first, superblock, plan, slots)?)
 }
 
-/// Overwrites what may lie where descriptors will, and writes the labels of the new members.
-fn prepare(
-    first: &Arc<MemberSet>,
-    parts: &[Part],
-    superblock: &Superblock,
-    plan: &DiskGroup,
-) -> Result<(), DeviceError> {
-    let geometry = &superblock.geometry;
-    let stripe = plan.layout.stripe(plan.slots.len());
-    let range = geometry.range_on(plan.number, plan.first_group, plan.member_bytes, stripe);
-    let group_bytes = u64::from(geometry.group_fragments) << geometry.fragment_shift;
-    let count = range.map_or(0, |range| range.count);
-    let offsets = (0..u64::from(count)).map(|group| ADDED_GROUPS_OFFSET + group * group_bytes);
-    let mut places = parts.iter().flat_map(|part| offsets.clone().map(move |at| (part, at)));
-    let wipe = |(part, offset): (&Part, u64)| {
-        let data = vec![SharedBytes::from(AlignedBuffer::zeroed(PAGE_BYTES))];
-        part.composite.submit(Purpose::Home, Operation::Write { offset, data })
-    };
-    loop {
-        let tickets: Vec<Ticket> = places.by_ref().take(WIPED_AT_ONCE).map(wipe).collect();
-        if tickets.is_empty() {
-            break;
-        }
-        tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))?;
+/// Says in a label that a disk group is there, and where its groups are.
+fn go_online(label: &mut Superblock, number: u8) -> Result<(), SuperblockError> {
+    for group in label.added.iter_mut().filter(|group| group.number == number) {
+        group.state = DiskGroupState::Online;
     }
-    parts.iter().try_for_each(|part| part.composite.flush(Purpose::Home))?;
-    let Some(label) = first.label() else { return Ok(()) };
-    if planted::is(Planted::AddedBeforeAdding) {
-        return Ok(());
-    }
-    parts.iter().try_for_each(|part| part.composite.members().write_own_labels(&label))
+    label.place_added()
 }
