@@ -3,6 +3,7 @@
 
 mod creation;
 mod explorer;
+mod moves;
 mod orphans;
 mod tail;
 mod tiny;

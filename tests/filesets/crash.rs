@@ -4,14 +4,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use engine::vnode::api::FileSystem;
 use engine::{CreateOptions, FilesetChange, OpenOptions, Pool};
+use format::fileset::NamePart;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, SimDevice, SimOptions, Strategy};
 use testkit::crash::judge_cuts;
 
-use super::{free_all, name, names, new_fileset, work};
+use super::{expect_clean, free_all, name, names, new_fileset, work};
 
 const POOL_BYTES: u64 = 24 << 20;
 /// Filesets with files in them, which a workload deletes and renames.
@@ -144,4 +146,77 @@ fn a_crash_leaves_each_change_of_filesets_whole_or_undone() {
         });
     }
     assert!(judged > 500, "{judged} images mean little");
+}
+
+/// A pool whose table has two pages of entries: those of a clone and of what came of it lie apart.
+struct Apart {
+    device: Arc<SimDevice>,
+    pool: Pool,
+    slots: u8,
+}
+
+impl Apart {
+    fn new() -> Apart {
+        let device = SimDevice::new(POOL_BYTES, SimOptions::default());
+        let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+        let create = CreateOptions::new(POOL_BYTES, [9; 64]);
+        Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
+        let pool = open(&device, None);
+        work(&pool, 1, 100);
+        Apart { device, pool, slots: 1 }
+    }
+
+    /// Takes a clone of what is there, and changes some of that.
+    fn clone(&mut self, text: &str) {
+        let taken = self.pool.create_clone(&name("root"), &part(text), [self.slots; 16]);
+        taken.expect("there is room");
+        self.slots += 1;
+        work(&self.pool, u64::from(self.slots), 100);
+    }
+
+    /// Fills the first page of the table.
+    fn fill_page(&mut self) {
+        for number in self.slots..FIRST_PAGE_SLOTS {
+            let new = new_fileset(number);
+            self.pool.create_fileset(&name(&format!("f{number}")), &new).expect("there is room");
+        }
+        self.slots = FIRST_PAGE_SLOTS;
+    }
+
+    /// Cuts the power at once; holds what is left against the checker, and once all is freed.
+    fn cut(self) {
+        drop(self.pool);
+        let device = SimDevice::open(self.device.durable_image(), SimOptions::default());
+        let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+        expect_clean(&shared, "after the crash").expect("it is whole");
+        let pool = open(&device, None);
+        free_all(&pool);
+        pool.close().expect("nothing fails");
+        drop(pool);
+        expect_clean(&shared, "after all is freed").expect("nothing leaks");
+    }
+}
+
+/// Entries on a page of the table.
+const FIRST_PAGE_SLOTS: u8 = 7;
+
+fn part(text: &str) -> NamePart {
+    NamePart::new(text).expect("it is a name")
+}
+
+/// Goal: a clone whose fork was just freed is deleted, and no crash keeps that and brings the fork
+/// back. Method: nobody but who deletes the clone makes anything last.
+#[test]
+fn a_crash_brings_no_fork_back_of_a_clone_that_is_deleted() {
+    let mut apart = Apart::new();
+    apart.clone("c");
+    apart.clone("d");
+    apart.fill_page();
+    let from = (&name("root"), &part("c"));
+    apart.pool.fork_clone(from, &name("fork"), [8; 16]).expect("there is room");
+    apart.pool.sync().expect("nothing fails");
+    apart.pool.delete_fileset(&name("fork")).expect("nobody has it");
+    free_all(&apart.pool);
+    apart.pool.delete_clone(&name("root"), &part("c")).expect("nobody has it");
+    apart.cut();
 }

@@ -115,6 +115,7 @@ pub(crate) const FOUND: &[Row] = &[
     ("JoinedPagesLoseNames", "posix", "limits::on_pool::a_directory_holds_thousands_of_names"),
     ("RenameLinkCount", "posix", "limits::on_pool::directories_lie_deep_in_one_another"),
     ("RenameLoop", "posix", "limits::on_pool::directories_lie_deep_in_one_another"),
+    ("RenameReliesOnUndone", "crash", "moves::a_crash_undoes_no_move_that_another_relies_on"),
     ("ExchangeLosesName", "posix", "rename::on_pool::exchange_swaps_two_names_of_any_kind"),
     ("CtimeMissed", "posix", "times::on_pool::names_set_ctime_of_what_they_name"),
     (
@@ -183,6 +184,11 @@ pub(crate) const FOUND: &[Row] = &[
     ("FoundPlaceKept", "engine", "vnode::names::tests::a_name_is_removed_where_its_page_is_now"),
     ("DeletionForgetsParent", "filesets", "clones::a_deleted_clone_gives_back_what_it_alone_held"),
     ("DeletionForgetsChild", "filesets", "clones::a_deleted_clone_gives_back_what_it_alone_held"),
+    (
+        "EntryReliesOnUndone",
+        "filesets",
+        "crash::a_crash_brings_no_fork_back_of_a_clone_that_is_deleted",
+    ),
     (
         "DeletionComparesWholeBlocks",
         "filesets",

@@ -573,6 +573,14 @@ impl Change<'_> {
         Ok(())
     }
 
+    /// What was applied so far is durable before this change, or with it: the change relies on it,
+    /// and perhaps has no page in common with it.
+    pub(crate) fn close_all_before(&self) {
+        if !planted::is(Planted::EntryReliesOnUndone) {
+            self.store.journal.close_open();
+        }
+    }
+
     /// From now on clones hold what was born in `shared_epoch` or before it: of a change of the
     /// pool's own that is one of a fileset whose gate the caller keeps closed.
     pub(crate) fn share(&mut self, shared_epoch: Epoch) {

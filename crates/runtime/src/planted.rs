@@ -66,6 +66,8 @@ bugs! {
     JoinedPagesLoseNames: "Two pages of a directory are joined without the names of one.",
     RenameLinkCount: "A directory that moves leaves the link counts of its parents as they were.",
     RenameLoop: "A directory may move below itself.",
+    RenameReliesOnUndone:
+        "A directory moves below another whose own move a crash may still undo.",
     ExchangeLosesName: "An exchange gives the second name to nobody new.",
     CtimeMissed: "A file that loses a name keeps its change time.",
     NonEmptyDirectoryRemoved: "A directory with names in it can be removed.",
@@ -98,6 +100,8 @@ bugs! {
     DeletionForgetsParent:
         "The walk that frees a clone frees what the clone before it holds (DL3).",
     DeletionForgetsChild: "The walk that frees a clone frees what was kept after it (DL3).",
+    EntryReliesOnUndone:
+        "A clone is deleted by what the table says, which a crash may still undo (FT5).",
     DeletionComparesWholeBlocks:
         "The walk that frees a clone keeps a block of which a quarter is left elsewhere.",
     AcceptedNotCounted: "Writes that wait do not count against the quota (QT2).",

@@ -546,6 +546,8 @@ impl FilesetGuard<'_> {
         change: &mut Change<'_>,
         edit: impl FnOnce(&mut Fileset),
     ) -> FsResult<Fileset> {
+        // CRASH: FT5.
+        change.close_all_before();
         self.save();
         edit(&mut self.state.entry);
         self.write_entry(change)?;

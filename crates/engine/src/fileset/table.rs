@@ -9,9 +9,10 @@
 //! - FT2: A fileset is below one that is in use, and no fileset is below itself.
 //! - FT3: A slot that was given up is not used again while the pool is open: what is in memory goes
 //!   by slot and anode.
-//!
 //! - FT4: The nodes of a family are a tree: a clone's parent is an older clone, a fileset's is the
 //!   clone that it was taken of last or that it was forked from, and no fileset has children.
+//! - FT5: What the index says when an entry is changed is durable before that change, or with it:
+//!   entries that say something of each other may lie on different pages.
 //!
 //! # Concurrency
 //!
@@ -598,6 +599,8 @@ impl Index {
         table: &Anode,
         slot: u32,
     ) -> FsResult<&'c mut [u8]> {
+        // CRASH: FT5. Who changed the index has ended his change before he gave its lock back.
+        change.close_all_before();
         let (place, owner, in_page) = Index::entry_at(store, Some(change), table, slot)?;
         change.edit_range(place, PageKind::FilesetTable, owner, slot_range(in_page))
     }

@@ -145,6 +145,8 @@ impl Files<'_> {
         let mut guard = self.fileset.anodes.lock();
         guard.change_entry(&mut change, |entry| entry.may_reserve = true)?;
         let applied = change.end();
+        // Who sees it now relies on it.
+        self.store.journal.close_open();
         guard.settle(applied.lsn);
         self.store.journal.commit(applied.class)
     }

@@ -95,6 +95,9 @@ impl Core {
         let applied = change.end();
         guard.settle_quotas(head, None, self.store.asker(true));
         guard.settle(applied.lsn);
+        // CRASH: who changes an anode below the cursor changes records by it, perhaps on pages that
+        // this change has no part in.
+        self.store.journal.close_open();
         Ok(counting)
     }
 

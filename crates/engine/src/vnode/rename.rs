@@ -97,6 +97,20 @@ impl Files<'_> {
                 }
                 files => files?,
             };
+            let is_directory = |file: &Arc<Vnode>| {
+                let state = file.state.read();
+                state.anode().is_ok_and(|anode| anode.kind == AnodeKind::Directory)
+            };
+            let is_within = Arc::ptr_eq(&source_directory, &target_directory);
+            let mut moved_files = std::iter::once(&moved_file).chain(&replaced_file);
+            if !is_within
+                && moved_files.any(is_directory)
+                && !planted::is(Planted::RenameReliesOnUndone)
+            {
+                // CRASH: that there is no loop may be so by another move, which has no page in
+                // common with this one.
+                self.store.journal.close_open();
+            }
             let vnodes = Locked {
                 source_directory: &source_directory,
                 target_directory: &target_directory,
