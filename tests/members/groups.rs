@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use engine::vnode::api::{Caller, FileSystem};
+use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
 use engine::{CreateOptions, DiskGroupStatus, NewFileset, Pool};
 use format::disk_group::DiskGroupState;
-use format::fileset::FilesetName;
+use format::fileset::{FilesetName, NamePart};
 use format::members::Layout;
 use format::placement::Placement;
 use format::stripes::UNIT_SHIFT_DEFAULT;
@@ -459,6 +459,64 @@ fn a_member_of_an_added_group_is_replaced() {
             assert!(found == Some(content(name, 1, MIB / 2)), "{what}: file {name}");
         }
     }
+}
+
+/// Goal: a fileset is made with the placement that is asked for, whatever the one above has, and
+/// what is made in it has that; it can be set elsewhere, clones and forks keep it, and one that no
+/// disk group serves is refused with nothing made. All of it is so after a power cut.
+#[test]
+fn a_fileset_has_the_placement_that_is_asked_for() {
+    let devices = new_pool(Layout::Single, 1, 1, POOL_BYTES);
+    let pool = open(&devices[..1]).expect("it was closed");
+    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    let named = |name: &str| -> FilesetName { name.parse().expect("a name") };
+    let make = |name: &str, placement| {
+        let number = u8::try_from(name.len()).expect("short");
+        let new = NewFileset { random: [number; 32], placement, ..NewFileset::default() };
+        pool.create_fileset(&named(name), &new)
+    };
+    let of_root = |pool: &Pool, name: &str| {
+        let all = pool.filesets_from(0, 100).expect("the table is whole");
+        let slot = all.iter().find(|it| it.name == name).expect("it was made").slot;
+        pool.placement_of_root(slot).expect("its pages are whole")
+    };
+    make("a", Some(Placement::Group(1))).expect("there is room");
+    make("a/b", Some(Placement::Group(0))).expect("there is room");
+    make("a/b/c", Some(Placement::Any)).expect("there is room");
+    make("a/b/c/d", None).expect("there is room");
+    assert_eq!(make("none", Some(Placement::Group(2))).err(), Some(FsError::Invalid));
+    assert_eq!(make("none", Some(Placement::Striped)).err(), Some(FsError::Invalid));
+    make("none", None).expect("nothing of it is there");
+    let clone = NamePart::new("monday").expect("a name");
+    pool.create_clone(&named("a"), &clone, [1; 16]).expect("there is room");
+    let set = (Placement::Group(0), false);
+    pool.set_placement(&named("a"), &[], set).expect("it is there");
+    pool.fork_clone((&named("a"), &clone), &named("fork"), [77; 16]).expect("there is room");
+
+    let uuid = pool.hold_fileset(&named("a/b")).expect("it is there");
+    let (root, new) = (pool.root_of(uuid).expect("held"), NewInode::new(FileKind::Regular, 0o644));
+    pool.create(&Caller::root(), root, b"file", new, None).expect("there is room");
+    assert_eq!(pool.placement(&named("a/b"), &[b"file"]), Ok(Placement::Group(0)));
+
+    let left = devices_of(devices.iter().map(|device| device.image()).collect());
+    let after = open(&left).expect("all are there");
+    for pool in [&pool, &after] {
+        for (name, placement) in [
+            ("a", Placement::Group(0)),
+            ("a@monday", Placement::Group(1)),
+            ("fork", Placement::Group(1)),
+            ("a/b", Placement::Group(0)),
+            ("a/b/c", Placement::Any),
+            ("a/b/c/d", Placement::Any),
+            ("none", Placement::Any),
+        ] {
+            assert_eq!(of_root(pool, name), Some(placement), "{name}");
+        }
+    }
+    drop(pool);
+    after.close().expect("nothing fails");
+    drop(after);
+    check_all(&left, "placements of filesets");
 }
 
 /// Goal: a new fileset prefers the disk group that the root directory of the one above it does, or

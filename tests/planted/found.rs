@@ -302,6 +302,11 @@ pub(crate) const FOUND: &[Row] = &[
         "placement::data_comes_from_the_disk_group_that_its_file_prefers",
     ),
     (
+        "FilesetPlacementForgotten",
+        "members",
+        "groups::a_fileset_has_the_placement_that_is_asked_for",
+    ),
+    (
         "PlacementIsLimit",
         "members",
         "placement::a_file_goes_on_elsewhere_where_what_it_prefers_is_full",

@@ -27,6 +27,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::args::placement::parse_placement;
 use crate::backend::BackendError;
 use crate::exit::UsageError;
 use crate::size::ByteSize;
@@ -405,7 +406,7 @@ impl Peer {
 }
 
 /// What of a fileset can be chosen. `None`: as it was, or as the fileset above it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Properties {
     /// Size of blocks of new files.
@@ -416,13 +417,16 @@ pub struct Properties {
     pub quota_bytes: Option<u64>,
     /// Bytes that are kept free for it, less what it references; 0: none.
     pub reservation_bytes: Option<u64>,
+    /// Which disk group new data of what is made in it comes from: `any`, its number,
+    /// `round-robin` or `striped`.
+    pub placement: Option<String>,
 }
 
 impl Properties {
     /// Returns what `key=value` words say.
     pub(crate) fn of(words: &[String]) -> Result<Properties, UsageError> {
-        const KNOWN: &str = "properties are block=SIZE, readonly=on|off, quota=SIZE|none and \
-                             reservation=SIZE|none";
+        const KNOWN: &str = "properties are block=SIZE, readonly=on|off, quota=SIZE|none, \
+                             reservation=SIZE|none and placement=any|GROUP|round-robin|striped";
         let mut properties = Properties::default();
         for word in words {
             let refused = |cause: &str| UsageError::new(format!("`{word}`: {cause}: {KNOWN}"));
@@ -448,6 +452,10 @@ impl Properties {
                 "reservation" => {
                     let bytes = limit_of(value).map_err(|cause| refused(&cause))?;
                     properties.reservation_bytes.replace(bytes).is_some()
+                }
+                "placement" => {
+                    let placement = parse_placement(value).map_err(|cause| refused(&cause))?;
+                    properties.placement.replace(placement.to_string()).is_some()
                 }
                 _ => return Err(refused("there is no such property")),
             };
@@ -664,6 +672,9 @@ pub struct FilesetFacts {
     /// Kept free for it, less what it references. `None`: nothing.
     #[serde(default)]
     pub reservation_bytes: Option<u64>,
+    /// Which disk group new data of what is made in it comes from: that of its root directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<String>,
     /// Whether the server that answers has it mounted.
     pub is_mounted: bool,
     /// What the server that answers uses it for.
@@ -750,6 +761,7 @@ mod tests {
             is_read_only: Some(true),
             quota_bytes: Some(1 << 30),
             reservation_bytes: Some(1 << 20),
+            placement: Some("striped".to_owned()),
         };
         let keep = Counts::default();
         let export = ExportSpec::of(&front::nfs::ExportRules::new("/a"), Some(name()));
@@ -879,13 +891,24 @@ mod tests {
             is_read_only: Some(true),
             quota_bytes: Some(10 << 30),
             reservation_bytes: Some(1 << 30),
+            placement: Some("1".to_owned()),
         };
-        assert_eq!(of(&["block=64K", "readonly=on", "quota=10G", "reservation=1G"]), Ok(all));
+        let words = ["block=64K", "readonly=on", "quota=10G", "reservation=1G", "placement=1"];
+        assert_eq!(of(&words), Ok(all));
         assert_eq!(of(&["quota=none"]).map(|it| it.quota_bytes), Ok(Some(0)));
         assert_eq!(of(&[]), Ok(Properties::default()));
-        for word in
-            ["block", "block=x", "readonly=maybe", "colour=red", "=", "", "quota=", "quota=0"]
-        {
+        for word in [
+            "block",
+            "block=x",
+            "readonly=maybe",
+            "colour=red",
+            "=",
+            "",
+            "quota=",
+            "quota=0",
+            "placement=8",
+            "placement=",
+        ] {
             let refused = of(&[word]).expect_err("no property");
             assert!(refused.contains("block=SIZE, readonly"), "{refused}");
         }

@@ -149,6 +149,7 @@ bugs! {
     ScrubTrustsBadRow: "A scrub makes parity match a row with a block that does not verify.",
     TurnForgotten: "Blocks of a file go to whichever member of a round-robin has room (GR4).",
     PlacementNotInherited: "What is made in a directory does not take its placement (PC1).",
+    FilesetPlacementForgotten: "A new fileset does not have the placement asked for (NR1).",
     PlacementIsLimit: "A file that prefers a disk group has no room elsewhere (GR5).",
     StripeLostAsZeros: "What a stripe has lost with a member is read as zeros (R6).",
     StripeDoneWithout: "A stripe goes on without a member that has failed (R7).",

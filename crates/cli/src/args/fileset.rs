@@ -38,7 +38,8 @@ pub(crate) enum FilesetCommand {
     Create {
         /// POOL:a/b
         fileset: PathBuf,
-        /// block=SIZE, readonly=on|off [default: as the fileset above it], quota=SIZE
+        /// block=SIZE, readonly=on|off, placement=any|GROUP|round-robin|striped [default: as the
+        /// fileset above it], quota=SIZE
         #[arg(value_name = "KEY=VALUE")]
         properties: Vec<String>,
         /// Most that it may reference [default: no limit]
@@ -63,7 +64,9 @@ pub(crate) enum FilesetCommand {
     Set {
         /// POOL:a/b
         fileset: PathBuf,
-        /// block=SIZE, readonly=on|off, quota=SIZE|none, reservation=SIZE|none
+        /// block=SIZE, readonly=on|off, quota=SIZE|none, reservation=SIZE|none,
+        /// placement=any|GROUP|round-robin|striped (which disk group new data comes from, of what
+        /// is made in its root directory from now on)
         #[arg(value_name = "KEY=VALUE", required = true)]
         properties: Vec<String>,
     },

@@ -39,12 +39,12 @@ pub(crate) fn run(
             words.extend(quota.iter().map(|size| format!("quota={size}")));
             words.extend(reservation.iter().map(|size| format!("reservation={size}")));
             let properties = Properties::of(&words)?;
-            let make = |name| Request::FilesetCreate { name, properties };
+            let make = |name| Request::FilesetCreate { name, properties: properties.clone() };
             change(fileset, opener, output, ("created", "is made"), &make)?;
         }
         FilesetCommand::Set { fileset, properties } => {
             let properties = Properties::of(properties)?;
-            let set = |name| Request::FilesetSet { name, properties };
+            let set = |name| Request::FilesetSet { name, properties: properties.clone() };
             change(fileset, opener, output, ("changed", "is changed"), &set)?;
         }
         FilesetCommand::Rename { fileset, to } => {
@@ -336,6 +336,9 @@ fn line_of(fileset: &FilesetFacts) -> String {
         [(fileset.quota_bytes, "quota"), (fileset.reservation_bytes, "reservation")]
     {
         line += &limit.map_or_else(String::new, |bytes| format!(", {word} {}", ByteSize(bytes)));
+    }
+    if let Some(placement) = fileset.placement.as_deref().filter(|word| *word != "any") {
+        line += &format!(", placement {}", printable(placement));
     }
     for (is_so, words) in
         [(fileset.is_read_only, ", read-only"), (fileset.is_receiving, ", receiving a stream")]

@@ -10,6 +10,7 @@ use engine::{
 };
 use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 use format::members::Layout;
+use format::placement::Placement;
 
 use super::{Served, devices, failed, groups, quota, random_bytes};
 use crate::args::placement::parse_placement;
@@ -95,20 +96,14 @@ fn control(
                 is_read_only: properties.is_read_only,
                 quota_bytes: properties.quota_bytes.unwrap_or(0),
                 reservation_bytes: properties.reservation_bytes.unwrap_or(0),
+                placement: placement_of(path, pool, properties)?,
                 owner: (peer.uid, peer.gid),
                 random: *random.first_chunk().expect("32 of 64 bytes"),
             };
             pool.create_fileset(&named(name)?, &new).map(|_| ())
         }
         Request::FilesetSet { name, properties } => {
-            let change = FilesetChange {
-                block_shift: shift_of(properties),
-                is_read_only: properties.is_read_only,
-                quota_bytes: properties.quota_bytes,
-                reservation_bytes: properties.reservation_bytes,
-                name: None,
-            };
-            pool.change_fileset(&named(name)?, &change)
+            return set(path, pool, &named(name)?, properties);
         }
         Request::QuotaOn { .. }
         | Request::QuotaOff { .. }
@@ -121,12 +116,7 @@ fn control(
             let wanted = wanted.map_err(|cause| failed(path, cause))?;
             let how = (wanted, *is_recursive);
             let done = pool.set_placement(&named(fileset)?, &quota::parts_of(inside), how);
-            return done.map(Answer::Count).map_err(|error| {
-                if let DiskGroupError::Files(error) = &error {
-                    return refused_by(path, pool, error);
-                }
-                failed(path, error)
-            });
+            return done.map(Answer::Count).map_err(|error| not_placed(path, pool, &error));
         }
         Request::PlacementShow { fileset, path: inside } => {
             let placement = pool.placement(&named(fileset)?, &quota::parts_of(inside));
@@ -202,6 +192,63 @@ fn control(
     done.map(|()| Answer::Done).map_err(|error| refused_by(path, pool, &error))
 }
 
+/// Returns which placement is asked for; one that no disk group serves is refused, by name.
+fn placement_of(
+    path: &Path,
+    pool: &Pool,
+    properties: &Properties,
+) -> Result<Option<Placement>, BackendError> {
+    let Some(word) = &properties.placement else { return Ok(None) };
+    let placement = parse_placement(word).map_err(|cause| failed(path, cause))?;
+    pool.check_placement(placement).map_err(|error| failed(path, error))?;
+    Ok(Some(placement))
+}
+
+fn not_placed(path: &Path, pool: &Pool, error: &DiskGroupError) -> BackendError {
+    if let DiskGroupError::Files(error) = error {
+        return refused_by(path, pool, error);
+    }
+    failed(path, error)
+}
+
+/// Sets what `properties` say of a fileset. A placement is that of its root directory, and changes
+/// by itself: while others may be changed.
+fn set(
+    path: &Path,
+    pool: &Pool,
+    name: &FilesetName,
+    properties: &Properties,
+) -> Result<Answer, BackendError> {
+    let placement = placement_of(path, pool, properties)?;
+    let place = || match placement {
+        Some(placement) => pool
+            .set_placement(name, &[], (placement, false))
+            .map(drop)
+            .map_err(|error| not_placed(path, pool, &error)),
+        None => Ok(()),
+    };
+    // Once it is read-only its root directory is, too.
+    let is_last = properties.is_read_only != Some(true);
+    if !is_last {
+        place()?;
+    }
+    if *properties != (Properties { placement: properties.placement.clone(), ..Default::default() })
+    {
+        let change = FilesetChange {
+            block_shift: shift_of(properties),
+            is_read_only: properties.is_read_only,
+            quota_bytes: properties.quota_bytes,
+            reservation_bytes: properties.reservation_bytes,
+            name: None,
+        };
+        pool.change_fileset(name, &change).map_err(|error| refused_by(path, pool, &error))?;
+    }
+    if is_last {
+        place()?;
+    }
+    Ok(Answer::Done)
+}
+
 /// Takes clones of a fileset and of all below it.
 fn clones_below(
     pool: &Pool,
@@ -275,6 +322,10 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
         referenced_bytes: info.referenced_bytes,
         quota_bytes: (info.quota_bytes > 0).then_some(info.quota_bytes),
         reservation_bytes: (info.reservation_bytes > 0).then_some(info.reservation_bytes),
+        placement: match info.freed_permille {
+            Some(_) => None,
+            None => pool.placement_of_root(info.slot).ok().flatten().map(|it| it.to_string()),
+        },
         freed_permille: info.freed_permille,
     };
     Ok(Answer::Filesets { list: found.into_iter().take(LIST_MAX).map(facts).collect(), next })

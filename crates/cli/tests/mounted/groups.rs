@@ -73,6 +73,25 @@ fn a_device_is_added_preferred_and_removed() {
     let (is_set, refusal) = told(&mounted, &["placement", "set", &directory, "films", "fast"]);
     assert!(!is_set && refusal.contains("is no placement"), "{refusal}");
 
+    // A fileset has it from the start, or from now on; what none serves makes nothing.
+    let fileset = format!("{}:fast", mounted.text("pool.hf"));
+    let (is_made, refusal) = told(&mounted, &["fileset", "create", &fileset, "placement=2"]);
+    assert!(!is_made && refusal.contains("there is no disk group 2"), "{refusal}");
+    mounted.holdfast(&["fileset", "create", &fileset, "placement=1", "--quota", "64M"]);
+    let listed = || told(&mounted, &["fileset", "list", &fileset]).1;
+    assert!(listed().contains("quota 64M, placement 1"), "{}", listed());
+    let words = ["placement=striped", "readonly=on"];
+    let (is_set, refusal) = told(&mounted, &[&["fileset", "set", &fileset], &words[..]].concat());
+    assert!(!is_set && refusal.contains("no disk group is striped"), "{refusal}");
+    mounted.holdfast(&["fileset", "set", &fileset, "placement=0", "readonly=on"]);
+    assert!(listed().contains("placement 0, read-only"), "{}", listed());
+    let (is_set, refusal) = told(&mounted, &["fileset", "set", &fileset, "placement=1"]);
+    assert!(!is_set && !refusal.is_empty(), "{refusal}");
+    mounted.holdfast(&["fileset", "set", &fileset, "placement=any", "readonly=off"]);
+    let (_, json) = told(&mounted, &["fileset", "list", &fileset, "--json"]);
+    assert!(json.contains(r#""placement":"any""#), "{json}");
+    mounted.holdfast(&["fileset", "set", &directory, "placement=any"]);
+
     let (is_gone, refusal) = told(&mounted, &["device", "remove", &directory, "0"]);
     assert!(!is_gone && refusal.contains("has the metadata and stays"), "{refusal}");
     let (is_gone, refusal) = told(&mounted, &["device", "remove", &directory, "7"]);

@@ -11,7 +11,7 @@ use format::ids::FilesetId;
 use format::stream::Totals;
 
 use super::Pool;
-use crate::error::FsResult;
+use crate::error::{FsError, FsResult};
 use crate::fileset::table::Node;
 use crate::jobs::Deletion;
 use crate::stream::{ResumeToken, SendError};
@@ -127,8 +127,13 @@ impl Pool {
     ///
     /// [`crate::error::FsError::FilesetExists`], [`crate::error::FsError::NoFileset`] if the one
     /// above it is not there, [`crate::error::FsError::NoSpace`] in a full pool,
-    /// [`crate::error::FsError::TooManyFilesets`].
+    /// [`crate::error::FsError::TooManyFilesets`], [`crate::error::FsError::Invalid`] for a
+    /// placement that [`Pool::check_placement`] refuses.
     pub fn create_fileset(&self, name: &FilesetName, new: &NewFileset) -> FsResult<FilesetInfo> {
+        let is_served = |placement| self.check_placement(placement).is_ok();
+        if !new.placement.is_none_or(is_served) {
+            return Err(FsError::Invalid);
+        }
         let node = self.core.create_fileset(name.parts(), new)?;
         Ok(self.fileset_info(name.to_string(), &node))
     }

@@ -4,11 +4,30 @@ use format::fileset::FilesetName;
 use format::placement::Placement;
 
 use super::{DiskGroupError, Pool};
-use crate::alloc::Urgency;
+use crate::alloc::{PlacementError, Urgency};
 use crate::error::FsResult;
 use crate::vnode::api::{Caller, FileKind, FileSystem, XattrMode};
 
 impl Pool {
+    /// Says whether files can have a placement now.
+    ///
+    /// # Errors
+    ///
+    /// See [`PlacementError`].
+    pub fn check_placement(&self, placement: Placement) -> Result<(), PlacementError> {
+        self.core.store.alloc.check_placement(placement)
+    }
+
+    /// Returns the placement of the root directory of the fileset or clone in `slot`, which
+    /// what is made in it inherits; `None`: it is being freed.
+    ///
+    /// # Errors
+    ///
+    /// What its pages say.
+    pub fn placement_of_root(&self, slot: u32) -> FsResult<Option<Placement>> {
+        self.core.placement_of_root(slot)
+    }
+
     /// Sets which disk group new data of the file at `path` in a fileset should come from, and of
     /// all that is below it if it is a directory and `is_recursive`; what is made in it from then
     /// on has that too. What is stored already stays where it is. Returns how many files and

@@ -13,6 +13,7 @@ use format::fileset::{
     Cursor, Fileset as Entry, FilesetState, MoveToken, Moving, NamePart, ROOT_SLOT, joined,
 };
 use format::ids::FilesetId;
+use format::placement::Placement;
 
 use super::api::{FilesetUuid, Ino};
 use super::{Core, Files, orphan, readahead};
@@ -147,6 +148,9 @@ pub struct NewFileset {
     pub quota_bytes: u64,
     /// Bytes that are kept free for it, less what it references. Not inherited.
     pub reservation_bytes: u64,
+    /// Which disk group new data of what is made in it should come from; `None`: as its root
+    /// directory would inherit it (NR1).
+    pub placement: Option<Placement>,
     /// Owner and group of its root directory.
     pub owner: (u32, u32),
     /// Random bits: what handles name it by, and the key of its root directory.
