@@ -212,8 +212,8 @@ fn what_leaves_a_disk_group_goes_where_its_file_prefers() {
     let after: Vec<u64> = groups(&pool).iter().map(|group| group.used_bytes).collect();
     let (to_first, to_second) = (after[0] - before[0], after[1] - before[2]);
     println!("{to_first} bytes to disk group 0, {to_second} to disk group 2");
-    // The whole of `kept`, at least, though the first disk group has as much room.
-    assert!(to_second >= 10 * 200_000, "{before:?} {after:?}");
+    // The whole of `kept`, and of the rest a part: without a preference both have half of all.
+    assert!(to_second >= 10 * 200_000 + to_first / 2, "{before:?} {after:?}");
     assert_eq!(preferred(&pool, stays), "1", "it may come back");
     write(&pool, stays, &content(7, 4, 10 * FILE_BYTES)).expect("there is room elsewhere");
     assert!(read(&pool, stays, 10 * FILE_BYTES) == content(7, 4, 10 * FILE_BYTES));

@@ -132,6 +132,37 @@ fn a_disk_group_is_emptied_and_taken_out_and_can_come_back() {
     }
 }
 
+/// Goal: while a disk group leaves, one that is added counts with its own room alone; when the
+/// first is gone the pool has as much as after an open.
+#[test]
+fn an_addition_gives_no_room_of_what_leaves() {
+    let devices = new_pool(Layout::Single, 1, 2, 2 * POOL_BYTES);
+    let pool = open(&devices[..1]).expect("it was closed");
+    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    for file in 0..4 {
+        put(&pool, &name(file), &content(file, 1, FILE_BYTES)).expect("there is room");
+    }
+    let capacity = |pool: &Pool| pool.status().space.capacity;
+    pool.remove_disk_group(1).expect("it fits elsewhere");
+    let leaving = capacity(&pool);
+    pool.add_disk_group(&group_of(&devices, Layout::Single, &[2])).expect("it fits");
+    let added =
+        groups(&pool).iter().find(|group| group.number == 2).expect("it is there").total_bytes;
+    assert_eq!(capacity(&pool), leaving + added / 4096);
+    finish(&pool, 2, "the first that was added");
+    let rest = capacity(&pool);
+    assert!(rest <= leaving + added / 4096, "{rest}");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let left = labelled(&devices);
+    check_all(&left, "one goes, one comes");
+    let pool = open(&left).expect("all are there");
+    assert_eq!(capacity(&pool), rest);
+    for file in 0..4 {
+        assert!(get(&pool, &name(file)) == Some(content(file, 1, FILE_BYTES)), "{file}");
+    }
+}
+
 /// Goal: of three disk groups the one in the middle goes, and the others are as they were.
 #[test]
 fn a_disk_group_between_others_goes() {

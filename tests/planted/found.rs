@@ -307,6 +307,11 @@ pub(crate) const FOUND: &[Row] = &[
         "groups::a_fileset_has_the_placement_that_is_asked_for",
     ),
     (
+        "MovesForgetPlacement",
+        "members",
+        "placement::what_leaves_a_disk_group_goes_where_its_file_prefers",
+    ),
+    (
         "PlacementIsLimit",
         "members",
         "placement::a_file_goes_on_elsewhere_where_what_it_prefers_is_full",
@@ -372,6 +377,7 @@ pub(crate) const FOUND: &[Row] = &[
         "roles::a_member_of_the_metadata_mirror_is_made_whole_beside_stripes",
     ),
     ("LeavingIsRoom", "members", "removal::writers_get_no_room_that_a_removal_needs"),
+    ("LeavingIsRoomAgain", "members", "removal::an_addition_gives_no_room_of_what_leaves"),
     (
         "LeavingGetsSegments",
         "members",

@@ -150,6 +150,7 @@ bugs! {
     TurnForgotten: "Blocks of a file go to whichever member of a round-robin has room (GR4).",
     PlacementNotInherited: "What is made in a directory does not take its placement (PC1).",
     FilesetPlacementForgotten: "A new fileset does not have the placement asked for (NR1).",
+    MovesForgetPlacement: "What is moved goes to whichever disk group has room (GR5).",
     PlacementIsLimit: "A file that prefers a disk group has no room elsewhere (GR5).",
     StripeLostAsZeros: "What a stripe has lost with a member is read as zeros (R6).",
     StripeDoneWithout: "A stripe goes on without a member that has failed (R7).",
@@ -171,6 +172,7 @@ bugs! {
     PieceOfFixedRegionSkipped:
         "A rebuild of a mirror beside stripes passes over the piece in which fixed regions end.",
     LeavingIsRoom: "A disk group that leaves counts as room for writers (GR3).",
+    LeavingIsRoomAgain: "A disk group that leaves counts as room once another is added (GR3).",
     LeavingGetsSegments: "A segment is opened in a disk group that leaves (GR2).",
     TakenOutWithLiveBlocks: "A disk group is taken out before its last block is elsewhere (EV1).",
     TakenOutBeforeCheckpoint:

@@ -172,7 +172,13 @@ impl Allocator {
     /// A failure to read the group table.
     pub(crate) fn look_at_coming(&self, geometry: &Geometry) -> FsResult<Found> {
         let state = self.state.lock();
-        self.look_at(&state, geometry, None)
+        let mut found = self.look_at(&state, geometry, None)?;
+        if planted::is(Planted::LeavingIsRoomAgain) {
+            let leaving = geometry.added.iter().filter(|range| range.is_leaving);
+            let leaving = leaving.flat_map(GroupRange::numbers);
+            found.fronts = leaving.map(|number| capacity_of(geometry, number)).sum();
+        }
+        Ok(found)
     }
 
     /// Notes it, now that the labels say so: it cannot fail. Whoever calls changes the disk groups
@@ -183,7 +189,9 @@ impl Allocator {
         let staying = state.shares.iter().filter(|share| !share.is_leaving);
         let staying = staying.flat_map(|share| share.numbers.clone());
         let staying: u64 = staying.map(|number| capacity_of(geometry, number)).sum();
-        coming.fronts = state.capacity.saturating_sub(staying);
+        if !planted::is(Planted::LeavingIsRoomAgain) {
+            coming.fronts = state.capacity.saturating_sub(staying);
+        }
         self.note(&mut state, geometry, &coming);
     }
 

@@ -1,6 +1,8 @@
 //! Streams: which blocks go to one segment after the other.
 
 use format::ids::{Epoch, Place};
+use format::placement::Placement;
+use runtime::planted::{self, Planted};
 
 use super::{BlockOwner, OPEN_SEGMENTS_MAX, Segments, State};
 use crate::alloc::{Level, Preference, Urgency};
@@ -70,7 +72,9 @@ impl Segments {
     ) -> FsResult<Stream> {
         let alloc = &self.store.alloc;
         let home = alloc.home_group(owner.directory);
-        let preference = alloc.preference_of(owner.anode, owner.placement);
+        let is_planted = origin != Origin::User && planted::is(Planted::MovesForgetPlacement);
+        let placement = if is_planted { Placement::Any } else { owner.placement };
+        let preference = alloc.preference_of(owner.anode, placement);
         let level = origin.level_after(previous.map(|place| alloc.level_at(place)));
         // Directories that keep together what is theirs have two streams each, and so has each
         // turn and each placement; so have all while segments are scarce: a user takes nothing of
