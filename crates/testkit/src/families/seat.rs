@@ -228,12 +228,20 @@ impl<'a> Seat<'a> {
             }
             return;
         };
-        let read = Op::Read { file: file.clone(), offset: *offset, length: *length };
-        let Outcome::Bytes(found) = self.session.apply(&Step::root(read)).outcome else {
+        let read = Step::root(Op::Read { file: file.clone(), offset: *offset, length: *length });
+        let look = Step::root(Op::GetAttr { file: file.clone() });
+        let (read_now, attr_now) = (self.session.apply(&read), self.session.apply(&look));
+        if is_cut() {
+            return;
+        }
+        let Outcome::Bytes(found) = &read_now.outcome else {
             self.is_uncertain = true;
             return;
         };
-        if is_cut() {
+        // What was there before may begin as what was to be written.
+        let before = [&read, &look].map(|step| self.generator.accept(&mut self.expected, step));
+        if before[0].agrees(&read_now.outcome) && before[1].agrees(&attr_now.outcome) {
+            self.history.end(number, refused);
             return;
         }
         let same = |(found, wanted): &(&u8, &u8)| found == wanted;
