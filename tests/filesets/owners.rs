@@ -238,6 +238,24 @@ fn counting_goes_on_while_files_change() {
     }
 }
 
+/// Goal: a block that waits counts for its owner from the moment at which quotas are switched on:
+/// the scan finds only what is installed.
+#[test]
+fn what_is_written_while_files_are_counted_counts_at_once() {
+    let device = new_pool();
+    let pool = open(&device, None);
+    open_to_all(&pool);
+    pool.begin_quotas(&name("root")).expect("there is room");
+    let file = create(&pool, &user(7), "file").expect("there is room");
+    pool.write(&user(7), file, 0, &[7; WRITE]).expect("there is room");
+    while pool.count_quotas(&name("root")).expect("there is room") {}
+    assert_eq!(has(&pool, QuotaKind::User, 7), (16 << 10, 1), "it waits");
+    pool.sync().expect("nothing fails");
+    assert_eq!(has(&pool, QuotaKind::User, 7), (16 << 10, 1), "once");
+    pool.close().expect("nothing fails");
+    assert_clean(&device);
+}
+
 /// Goal: a crash never keeps what was counted and undoes the file. Method: the file is made while
 /// quotas are being switched on, so that it changes no record; then a limit is set, which makes the
 /// page of records durable and nothing else.

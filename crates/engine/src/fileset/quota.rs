@@ -24,7 +24,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use format::anode::{ANODE_BYTES, Anode, QUOTA_ANODE, slot_offset};
 use format::defect::DefectCode;
@@ -60,6 +60,9 @@ type Id = (QuotaKind, u32);
 pub(crate) struct Quotas {
     /// QC1: anodes below this number are counted by whoever changes them; 0: none is.
     counted_below: AtomicU64,
+    /// Whether blocks that wait count for the owners of their files: from the moment at which
+    /// quotas are switched on, for the scan finds only what is installed.
+    is_switched_on: AtomicBool,
     terms: Arc<Terms>,
     state: RwLock<State>,
 }
@@ -132,6 +135,11 @@ impl Quotas {
         self.counted_below.load(Ordering::Acquire) > 0
     }
 
+    /// Whether blocks that wait count for the owners of their files.
+    pub(crate) fn is_switched_on(&self) -> bool {
+        self.is_switched_on.load(Ordering::Acquire)
+    }
+
     /// Whether the head says anything but off.
     pub(crate) fn state(&self) -> QuotaState {
         self.state.read().head.state
@@ -160,6 +168,7 @@ impl Quotas {
         let is_enforced = head.state == QuotaState::On;
         self.terms.set(is_enforced, [head.fragments_grace, head.inodes_grace]);
         self.counted_below.store(head.state.counted_below(), Ordering::Release);
+        self.is_switched_on.store(head.state != QuotaState::Off, Ordering::Release);
         if is_enforced {
             self.state.read().accounts.values().for_each(|account| account.begin_graces(now));
         }
@@ -332,7 +341,7 @@ impl MountedFileset {
         anode: &Anode,
         is_privileged: bool,
     ) -> FsResult<Payer<'_>> {
-        if !self.quotas.is_on() {
+        if !self.quotas.is_switched_on() {
             return Ok(Payer::fileset(&self.usage));
         }
         let owners = self.quotas.owners([anode.uid, anode.gid, anode.project])?;

@@ -90,7 +90,7 @@ impl Files<'_> {
 
     /// Whether users, groups and projects are counted.
     fn is_counted(&self) -> bool {
-        self.fileset.anodes.quotas.is_on()
+        self.fileset.anodes.quotas.is_switched_on()
     }
 
     fn set_anode(
@@ -130,7 +130,7 @@ impl Files<'_> {
         loop {
             let tx = self.begin(Reservation::SMALL)?;
             let state = vnode.state.write();
-            if !moves || state.pending.is_empty() || !self.fileset.anodes.quotas.is_on() {
+            if !moves || state.pending.is_empty() || !self.fileset.anodes.quotas.is_switched_on() {
                 return Ok((tx, state));
             }
             drop((state, tx));
