@@ -360,3 +360,30 @@ fn what_a_clone_alone_holds_is_what_its_deletion_gives_back() {
     }
     assert!(most > 100_000, "{most} bytes at most mean little");
 }
+
+/// Goal: whoever deletes a clone that he has seen deletes that one, and not another that has been
+/// taken by its name since.
+#[test]
+fn a_clone_that_was_taken_anew_is_not_deleted() {
+    let device = new_pool(POOL_BYTES);
+    let pool = open(&device, None);
+    let (root, clone) = (name("root"), part("c0"));
+    let uuid = || {
+        let all = pool.filesets().expect("they can be listed");
+        all.into_iter().find(|it| it.name == "root@c0").map(|it| it.uuid)
+    };
+    pool.create_clone(&root, &clone, [1; 16]).expect("there is room");
+    let seen = uuid().expect("it is there");
+    pool.delete_clone(&root, &clone).expect("nothing needs it");
+    let gone = pool.delete_this_clone(&root, &clone, seen);
+    assert!(matches!(gone, Err(FsError::NoFileset { .. })), "{gone:?}");
+    pool.create_clone(&root, &clone, [2; 16]).expect("there is room");
+    let refused = pool.delete_this_clone(&root, &clone, seen).expect_err("it is another");
+    assert!(refused.to_string().contains("it is another clone"), "{refused}");
+    let now = uuid().expect("it has stayed");
+    assert_ne!(now, seen);
+    pool.delete_this_clone(&root, &clone, now).expect("nothing needs it");
+    assert_eq!(uuid(), None);
+    pool.close().expect("memory does not fail");
+    assert_clean(&device);
+}

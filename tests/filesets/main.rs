@@ -10,6 +10,7 @@ mod full;
 mod holds;
 mod in_use;
 mod many;
+mod moved_along;
 mod moving;
 mod owners;
 mod quota;

@@ -63,7 +63,7 @@ pub(super) struct Both {
     pub(super) clock: Arc<ManualClock>,
 }
 
-fn open(device: &Arc<SimDevice>, fileset: Option<&str>) -> Result<Pool, String> {
+pub(super) fn open(device: &Arc<SimDevice>, fileset: Option<&str>) -> Result<Pool, String> {
     open_by(device, fileset, &Arc::new(ManualClock::new()))
 }
 
@@ -281,8 +281,8 @@ fn recorded(images: &[Image; 2]) -> Recorded {
 }
 
 /// Opens both pools as a crash has left them: the fileset is used in one at most; once they have
-/// asked each other, in exactly one, whole; and the move goes on to its end.
-fn judge(images: [&Image; 2], kept: &Known) -> Result<(), String> {
+/// asked each other, in exactly one, whole; and the move goes on to its end. Returns both then.
+pub(super) fn judge_move(images: [&Image; 2], kept: &Known) -> Result<[Image; 2], String> {
     let both = Both::open(images, false)?;
     let usable = both.usable();
     if usable == [true, true] {
@@ -304,10 +304,14 @@ fn judge(images: [&Image; 2], kept: &Known) -> Result<(), String> {
     let images = both.close()?;
     let found = content(&images[1], "b");
     if format!("{found:?}") == format!("{kept:?}") {
-        Ok(())
+        Ok(images)
     } else {
         Err("it is not what it was".to_owned())
     }
+}
+
+fn judge(images: [&Image; 2], kept: &Known) -> Result<(), String> {
+    judge_move(images, kept).map(drop)
 }
 
 /// Goal: power fails at any write of a move, in either pool: the fileset is in exactly one, whole.
@@ -316,7 +320,17 @@ fn judge(images: [&Image; 2], kept: &Known) -> Result<(), String> {
 #[test]
 fn a_fileset_that_a_crash_stops_on_its_way_is_in_exactly_one_pool() {
     let (images, kept) = filled();
-    let recorded = recorded(&images);
+    let judged = judge_cuts_of_a_move(&images, &|both| judge(both, &kept));
+    assert!(judged > 30, "{judged} images mean little");
+}
+
+/// Moves `a`, and judges what power cuts at any write of it have left of both pools; returns how
+/// many that were.
+pub(super) fn judge_cuts_of_a_move(
+    images: &[Image; 2],
+    judge: &(dyn Fn([&Image; 2]) -> Result<(), String> + Sync),
+) -> u64 {
+    let recorded = recorded(images);
     let strategy =
         Strategy { exhaustive_writes_max: 2, random_subsets: 1, torn_variants: 1, seed: 5 };
     let mut judged = 0;
@@ -337,12 +351,12 @@ fn a_fileset_that_a_crash_stops_on_its_way_is_in_exactly_one_pool() {
             for other in &cut.known {
                 let other = &recorded.images[*other][1 - cut_pool];
                 let both = if cut_pool == 0 { [&cut.image, other] } else { [other, &cut.image] };
-                judge(both, &kept)?;
+                judge(both)?;
             }
             Ok(())
         });
     }
-    assert!(judged > 30, "{judged} images mean little");
+    judged
 }
 
 /// Goal: whoever ends a move at one of its steps, or within a stream, finds the fileset in exactly

@@ -466,6 +466,28 @@ pub(crate) const FOUND: &[Row] = &[
         "in_use::a_fileset_that_moves_answers_as_one_that_does_not",
     ),
     (
+        "MoveStopsWhenBusy",
+        "filesets",
+        "in_use::a_fileset_whose_differences_take_long_is_not_stopped",
+    ),
+    (
+        "MoveGoesBackLeaving",
+        "filesets",
+        "in_use::a_switch_that_takes_long_is_given_up_without_a_wait",
+    ),
+    ("MoveMakesASecond", "filesets", "to_other_pool::a_word_at_the_target_makes_no_second_fileset"),
+    (
+        "MoveDropsReservation",
+        "filesets",
+        "moved_along::what_users_may_have_and_what_is_kept_free_go_along",
+    ),
+    (
+        "MoveDropsLimits",
+        "filesets",
+        "moved_along::what_users_may_have_and_what_is_kept_free_go_along",
+    ),
+    ("CloneDeletedByName", "filesets", "clones::a_clone_that_was_taken_anew_is_not_deleted"),
+    (
         "StreamHasNoReservation",
         "filesets",
         "receiving::a_stream_draws_on_the_reservation_of_its_fileset_alone",

@@ -148,6 +148,10 @@ pub enum Request {
         fileset: String,
         /// The clone's own.
         clone: String,
+        /// What identifies it, as 32 hexadecimal digits: another of that name is refused. None:
+        /// whichever has the name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uuid: Option<String>,
     },
     /// How many bytes only this clone holds. Whoever changes its fileset waits for parts of that,
     /// so it is for those who may change it.

@@ -488,7 +488,8 @@ mod tests {
             checked.and_then(|()| pool.control(&request, Peer::own()))
         };
         let (fileset, clone) = ("root".to_owned(), "c".to_owned());
-        let delete = Request::CloneDelete { fileset: fileset.clone(), clone: clone.clone() };
+        let (of, own) = (fileset.clone(), clone.clone());
+        let delete = Request::CloneDelete { fileset: of, clone: own, uuid: None };
         ask(Request::CloneCreate { fileset, clone }).expect("there is room");
         let (name, own) = ("root".parse().expect("a name"), NamePart::new("c").expect("a name"));
         let claim = mounts.uses.claim(Some(&name), Some(&own), mount()).expect("it is free");

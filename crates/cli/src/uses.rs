@@ -373,7 +373,7 @@ impl Uses {
     /// Refuses to delete a fileset or a clone that is used, by what uses it. Another request may go
     /// on.
     pub(crate) fn check(&self, request: &Request) -> Result<(), BackendError> {
-        let (what, name) = if let Request::CloneDelete { fileset, clone } = request {
+        let (what, name) = if let Request::CloneDelete { fileset, clone, .. } = request {
             ("clone", format!("{fileset}@{clone}"))
         } else if let Request::FilesetDelete { name } = request {
             ("fileset", name.clone())

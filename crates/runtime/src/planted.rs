@@ -215,6 +215,12 @@ bugs! {
     MoveLeavesNameless:
         "A file that was removed and is open stays behind when its fileset moves (FM5).",
     MoveForgetsReferences: "A fileset that moves has no references of its fronts (FM5).",
+    MoveStopsWhenBusy: "Requests are stopped for differences that take long (MU3).",
+    MoveGoesBackLeaving: "A switch that is given up leaves its fileset leaving (MU2).",
+    MoveMakesASecond: "A fileset moves to a pool that has it already (FM3).",
+    MoveDropsReservation: "A fileset that moves has no reservation where it arrives (FM6).",
+    MoveDropsLimits: "Limits of users stay behind when their fileset moves (FM6).",
+    CloneDeletedByName: "A clone that was taken anew is deleted in place of one that was seen.",
     StreamHasNoReservation:
         "What receives a stream does not draw on the reservation of its fileset (QT5).",
     WeighingStopsEarly:

@@ -112,7 +112,7 @@ fn delete(
     let (fileset, clone) = at.named_clone(argument)?;
     let (name, pool) = (format!("{fileset}@{clone}"), at.pool.display().to_string());
     super::fileset::wait_for_clones(at, &fileset, output)?;
-    at.ask(&Request::CloneDelete { fileset, clone })?;
+    at.ask(&Request::CloneDelete { fileset, clone, uuid: None })?;
     let facts = json!({ "deleted": name, "pool": pool });
     output.fact(&format!("{pool}:{name} is deleted"), &facts);
     if must_wait { super::fileset::wait(at, output) } else { Ok(()) }

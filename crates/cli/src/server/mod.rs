@@ -210,6 +210,8 @@ pub(crate) struct Hub {
     moving: Mutex<()>,
     /// Which, for as long as that takes.
     moved_now: moving::MovedNow,
+    /// Held while clones of a pool are taken and deleted by schedule.
+    keeping: Mutex<()>,
 }
 
 impl Hub {
@@ -232,6 +234,7 @@ impl Hub {
             changing: Mutex::default(),
             moving: Mutex::default(),
             moved_now: moving::MovedNow::default(),
+            keeping: Mutex::default(),
         }
     }
 

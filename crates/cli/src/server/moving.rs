@@ -102,7 +102,9 @@ impl Hub {
             Some(fronts) => Some(fronts.fileset()),
             None => fileset_of()?,
         };
-        let _marked = Marked::new(&self.moved_now, identity, [index, there_index]);
+        let marked = Marked::new(&self.moved_now, identity, [index, there_index]);
+        // A schedule that takes a clone has not seen the mark: it is waited for.
+        drop(lock(&self.keeping));
         if let Some(identity) = identity {
             self.exports_will_move(identity, there_index)?;
         }
@@ -118,6 +120,12 @@ impl Hub {
             self.exports_moved(identity, (index, there_index));
         }
         self.exports_settled(done.is_ok() || from.moves().is_some_and(stays));
+        if done.is_ok()
+            && let Err(error) = self.schedules_follow()
+        {
+            tracing::error!("a schedule does not follow its fileset: {error}");
+        }
+        drop(marked);
         if let (Some(fronts), Ok(facts)) = (&fronts, &mut done) {
             facts["pauses_ms"] = json!(fronts.pauses_ms());
         }

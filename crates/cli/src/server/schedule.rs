@@ -13,14 +13,24 @@
 //!    cause is passed over too.
 //! 5. Of a fileset one clone is deleted at a pass, and none while another of its family is being
 //!    freed: the pool frees one at a time. A look makes up to [`PASSES_MAX`] passes.
+//! 6. While a fileset moves to another pool of the server nothing is taken or deleted of it: a
+//!    clone would be in the way. What is due then is taken at the next look, where it is then.
+//! 7. What is deleted is the clone that was seen: one that somebody has taken anew by that name
+//!    meanwhile is another, and stays.
 //!
 //! A schedule is of a fileset, whatever that is called: it goes by identity, so a rename changes
 //! nothing, and another fileset that gets the name has no schedule. One whose fileset is gone stays
-//! and is shown so until it is taken away.
+//! and is shown so until it is taken away. One whose fileset is in another pool of the server is of
+//! that pool from then on ([`Hub::schedules_follow`]).
+//!
+//! # Crashes
+//!
+//! A schedule that follows its fileset is in the file of the new pool before it is out of the
+//! other's. The next server finds it in one of both or in both, and the fileset in one.
 //!
 //! [`plan`] decides, from the time and the names; [`Hub::keep_schedules`] does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
 use schemars::JsonSchema;
@@ -236,9 +246,11 @@ pub(crate) type Schedules = BTreeMap<(usize, String), Schedule>;
 
 /// What there is of a fileset.
 #[derive(Debug, Default)]
-struct Found {
+pub(super) struct Found {
     name: String,
     clones: Vec<String>,
+    /// What identifies each of them.
+    identities: BTreeMap<String, String>,
     /// Clones that something needs, and what.
     needed: BTreeMap<String, String>,
     /// Whether one of its family was deleted and is not all free.
@@ -264,7 +276,7 @@ impl Found {
 pub(crate) struct Kept {
     /// What could not be done, by number of the pool.
     pub(crate) failed: Vec<(usize, String)>,
-    /// Whether there is more to delete.
+    /// Whether there may be more to delete.
     pub(crate) has_more: bool,
 }
 
@@ -301,7 +313,49 @@ impl Hub {
                 self.schedules().insert((index, schedule.uuid.clone()), schedule);
             }
         }
+        if let Err(error) = self.schedules_follow() {
+            tracing::error!("schedules: {error}");
+        }
         Ok(())
+    }
+
+    /// Schedules of filesets that are in another pool of this server by now are of that pool.
+    pub(super) fn schedules_follow(&self) -> Result<(), BackendError> {
+        let all = 0..self.pools.len();
+        let found: Vec<_> = all.clone().map(|index| self.found(index)).collect::<Result<_, _>>()?;
+        let mut schedules = self.schedules();
+        let (mut next, mut gain, mut lose) = (Schedules::new(), BTreeSet::new(), BTreeSet::new());
+        for ((pool, uuid), schedule) in &*schedules {
+            let is_at = |index: &usize| found[*index].contains_key(uuid);
+            let there = if is_at(pool) { None } else { all.clone().find(is_at) };
+            let Some(to) = there else {
+                next.insert((*pool, uuid.clone()), schedule.clone());
+                continue;
+            };
+            // One that was set there since comes first.
+            if !schedules.contains_key(&(to, uuid.clone())) {
+                next.insert((to, uuid.clone()), schedule.clone());
+            }
+            gain.insert(to);
+            lose.insert(*pool);
+        }
+        for index in &gain {
+            next = renamed(&next, *index, &found[*index]);
+        }
+        // CRASH: it is in both files rather than in none.
+        for index in gain.iter().chain(lose.difference(&gain)) {
+            self.write_schedules(*index, &next)?;
+        }
+        *schedules = next;
+        Ok(())
+    }
+
+    fn write_schedules(&self, index: usize, schedules: &Schedules) -> Result<(), BackendError> {
+        let served = &self.pools[index];
+        let file = KeptFile { schedules: list_of(schedules, index) };
+        let text = toml::to_string(&file).map_err(|error| served.failed(error.to_string()))?;
+        let written = self.state.write(&file_of(served), &text);
+        written.map_err(|error| served.failed(format!("{error:#}")))
     }
 
     pub(super) fn schedule_set(
@@ -361,10 +415,7 @@ impl Hub {
                 return Err(served.failed(cause));
             }
         }
-        let file = KeptFile { schedules: list_of(&next, index) };
-        let text = toml::to_string(&file).map_err(|error| served.failed(error.to_string()))?;
-        let written = self.state.write(&file_of(served), &text);
-        written.map_err(|error| served.failed(format!("{error:#}")))?;
+        self.write_schedules(index, &next)?;
         *schedules = next;
         Ok(Answer::Done)
     }
@@ -397,6 +448,9 @@ impl Hub {
             if list_of(&self.schedules(), index).is_empty() {
                 continue;
             }
+            // The policy's sixth sentence. None begins to move before this has ended.
+            let _keeping = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+            let moved = self.moved_now().map(|(fileset, _)| format!("{:032x}", fileset.0));
             let found = match self.found(index) {
                 Ok(found) => found,
                 Err(error) => {
@@ -412,6 +466,9 @@ impl Hub {
             };
             let mut all_stay = Vec::new();
             for Schedule { fileset, uuid, keep, .. } in own {
+                if moved.as_ref() == Some(&uuid) {
+                    continue;
+                }
                 let Some(found) = found.get(&uuid) else {
                     kept.failed.push((index, format!("the fileset {fileset} is gone")));
                     continue;
@@ -424,7 +481,7 @@ impl Hub {
                 kept.has_more |= if found.is_freeing {
                     !delete.is_empty()
                 } else {
-                    self.delete_one(index, &fileset, delete, &mut kept)
+                    self.delete_one(index, found, delete, &mut kept)
                 };
             }
             let mut stays = self.stays.lock().unwrap_or_else(PoisonError::into_inner);
@@ -440,19 +497,21 @@ impl Hub {
         }
     }
 
-    /// Deletes the first clone that can be. Returns whether there are more.
-    fn delete_one(
+    /// Deletes the first clone that can be. Returns whether it has: then another pass looks what is
+    /// left, and what stays.
+    pub(super) fn delete_one(
         &self,
         index: usize,
-        fileset: &str,
+        found: &Found,
         delete: Vec<String>,
         kept: &mut Kept,
     ) -> bool {
-        let count = delete.len();
-        for (tried, clone) in delete.into_iter().take(TRIES_MAX).enumerate() {
-            let fileset = fileset.to_owned();
-            if self.ask_for(index, &Request::CloneDelete { fileset, clone }, kept) {
-                return tried + 1 < count;
+        for clone in delete.into_iter().take(TRIES_MAX) {
+            // The policy's seventh sentence.
+            let uuid = found.identities.get(&clone).cloned();
+            let fileset = found.name.clone();
+            if self.ask_for(index, &Request::CloneDelete { fileset, clone, uuid }, kept) {
+                return true;
             }
         }
         false
@@ -466,6 +525,13 @@ impl Hub {
             kept.failed.push((index, error.to_string()));
         }
         done.is_ok()
+    }
+
+    /// Returns what there is of the fileset of this name.
+    #[cfg(test)]
+    pub(super) fn found_of(&self, index: usize, name: &str) -> Found {
+        let found = self.found(index).expect("it can be listed").into_values();
+        found.into_iter().find(|it| it.name == name).expect("it is there")
     }
 
     /// Returns what there is of each fileset, by identity.
@@ -495,6 +561,7 @@ impl Hub {
                 continue;
             }
             of.clones.push(clone.to_owned());
+            of.identities.insert(clone.to_owned(), facts.uuid.clone());
             let used = facts.used_by.first().map(|how| format!("it is {}", how.words()));
             if let Some(by) = used.or(facts.needed_by) {
                 of.needed.insert(clone.to_owned(), by);

@@ -1,4 +1,5 @@
 mod exports;
+mod schedules;
 
 use front::nfs::{ExportRules, HandleKey};
 
@@ -186,6 +187,7 @@ fn a_schedule_belongs_to_a_fileset_and_not_to_its_name() {
     let delete = Request::CloneDelete {
         fileset: "home".to_owned(),
         clone: "hourly-2026-11-23_19-00".to_owned(),
+        uuid: None,
     };
     assert_eq!(asked(&next, &delete), Ok(Answer::Done));
     let delete = Request::FilesetDelete { name: "home".to_owned() };

@@ -175,9 +175,21 @@ fn control(
             let bytes = pool.unique_bytes(&named(fileset)?, &clone);
             return bytes.map(Answer::Bytes).map_err(|error| refused(path, &error));
         }
-        Request::CloneDelete { fileset, clone } => {
+        Request::CloneDelete { fileset, clone, uuid } => {
             let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
-            pool.delete_clone(&named(fileset)?, &clone)
+            match uuid {
+                None => pool.delete_clone(&named(fileset)?, &clone),
+                Some(uuid) => {
+                    let uuid = u128::from_str_radix(uuid, 16).map_err(|_| {
+                        failed(path, format!("{uuid}: what identifies a clone is 32 digits"))
+                    })?;
+                    pool.delete_this_clone(
+                        &named(fileset)?,
+                        &clone,
+                        engine::vnode::api::FilesetUuid(uuid),
+                    )
+                }
+            }
         }
         Request::JobPause { job, is_paused } if pool.pause_job(*job, *is_paused) => Ok(()),
         Request::JobPace { job, percent } if pool.pace_job(*job, pace_of(path, *percent)?) => {

@@ -199,6 +199,23 @@ impl Pool {
         Ok(())
     }
 
+    /// As [`Pool::delete_clone`], of the clone that `uuid` identifies and no other: one that was
+    /// taken anew by this name since somebody looked stays.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::delete_clone`]; [`crate::error::FsError::FilesetInUse`] if it is another one.
+    pub fn delete_this_clone(
+        &self,
+        name: &FilesetName,
+        clone: &NamePart,
+        uuid: FilesetUuid,
+    ) -> FsResult<()> {
+        let slot = self.core.delete_this_clone(name.parts(), clone, uuid)?;
+        self.free_by_job(slot, &format!("{name}@{}", clone.as_str()));
+        Ok(())
+    }
+
     /// Returns how many bytes only the clone of `name` that is called `clone` holds: what deleting
     /// it, and no other, would give back. Costs a look at what it has differently from the clone
     /// before it; whoever changes a fileset that goes back to it waits a few milliseconds now and

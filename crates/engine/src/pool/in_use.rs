@@ -147,6 +147,7 @@ impl Move<'_> {
         for _ in 0..ROUNDS_MAX {
             let since_ns = self.source.0.monotonic_ns();
             self.forget_partial()?;
+            self.reserve_there(slot, token)?;
             self.delete_older((slot, token))?;
             let next = self.take_clone(slot, token, how)?;
             let base = self.newest_there(token)?;
@@ -158,7 +159,8 @@ impl Move<'_> {
                 break;
             }
         }
-        if took_ns > SWITCH_NS { Err(takes_long()) } else { Ok(()) }
+        let is_slow = took_ns > SWITCH_NS && !planted::is(Planted::MoveStopsWhenBusy);
+        if is_slow { Err(takes_long()) } else { Ok(()) }
     }
 
     /// Stops requests, and lets them go on in the other pool, or where they were.
@@ -190,7 +192,8 @@ impl Move<'_> {
             source.core.reopen(slot).map_err(MoveError::Source)?;
             fronts.go_on();
             let found = source.core.find_slot(slot).map_err(MoveError::Source)?;
-            if found.is_some_and(|found| found.moving.is_some()) {
+            let is_left = planted::is(Planted::MoveGoesBackLeaving);
+            if !is_left && found.is_some_and(|found| found.moving.is_some()) {
                 source.core.stay(slot).map_err(MoveError::Source)?;
             }
             return Err(if source.monotonic_ns() > until_ns { takes_long() } else { error });

@@ -2,7 +2,7 @@
 //! nobody uses the fileset, and the switch (decision 0078).
 //!
 //! Each step is durable before the next begins, and [`Move::run`] goes on wherever it was ended:
-//! what it needs to know stands in the entries of both pools. FM1 to FM5 are in `vnode/leave.rs`.
+//! what it needs to know stands in the entries of both pools. FM1 to FM6 are in `vnode/leave.rs`.
 //!
 //! Not here: fronts that use the fileset meanwhile (`in_use.rs`).
 //!
@@ -47,6 +47,8 @@ pub enum MoveStep {
     LastCloned,
     /// It has arrived.
     Arrived,
+    /// What its users may have is said there.
+    Limited,
     /// Nothing of it is left where it was.
     Deleted,
     /// The pool that it is in knows that.
@@ -170,6 +172,7 @@ impl Move<'_> {
             None => self.begin(found.slot, how)?,
         };
         self.copy(found.slot, token, how)?;
+        self.reserve_there(found.slot, token)?;
         how.tell(MoveStep::Copied)?;
         if let Some(fronts) = how.fronts {
             self.move_used((found.slot, token), how, fronts)?;
@@ -269,7 +272,8 @@ impl Move<'_> {
             return Ok(Some(token));
         }
         // FM3: the mark is gone, and the fileset is not.
-        if let Some(same) = target.core.find_same(found.uuid).map_err(MoveError::Target)? {
+        let same = target.core.find_same(found.uuid).map_err(MoveError::Target)?;
+        if let Some(same) = same.filter(|_| !planted::is(Planted::MoveMakesASecond)) {
             return Err(MoveError::Refused(format!(
                 "{from} is leaving, and {same} in the other pool is the same fileset: somebody has \
                  said that it is there (`--here`). To keep that one: `holdfast fileset move \
@@ -339,6 +343,44 @@ impl Move<'_> {
         self.carry((slot, None, first), partial, Arrival { token, end: None }, None, how)
     }
 
+    /// FM6: what is kept free for the fileset is kept free where it goes before it leaves. What
+    /// comes from then on draws on that.
+    pub(super) fn reserve_there(&self, slot: u32, token: MoveToken) -> Done<()> {
+        let (target, to) = self.target;
+        let found = self.source.0.core.find_slot(slot).map_err(MoveError::Source)?;
+        let there = target.core.find_of_move(token).map_err(MoveError::Target)?;
+        let Some((found, there)) = found.zip(there) else { return Ok(()) };
+        let bytes = found.reservation_bytes;
+        if bytes == there.reservation_bytes || planted::is(Planted::MoveDropsReservation) {
+            return Ok(());
+        }
+        let reserved = target.core.reserve_arriving(there.slot, token, bytes);
+        reserved.map_err(|error| {
+            if error != FsError::NoSpace {
+                return MoveError::Target(error);
+            }
+            MoveError::Refused(format!(
+                "{to}: the other pool has no room for its reservation of {bytes} bytes: make room \
+                 there, or lower it where it is (`holdfast fileset set POOL:{} reservation=...`), \
+                 and give the command again",
+                found.name
+            ))
+        })
+    }
+
+    /// FM6: what users may have is set where the fileset is, before it is gone where it was. What
+    /// they have is counted there.
+    fn allow_there(&self, token: MoveToken) -> Done<()> {
+        let (source, target) = (self.source.0, self.target.0);
+        let there = target.core.find_of_move(token).map_err(MoveError::Target)?;
+        let Some((left, there)) = self.left_of(token)?.zip(there) else { return Ok(()) };
+        let allowed = source.allowed_in(left.slot).map_err(MoveError::Source)?;
+        let Some(allowed) = allowed.filter(|_| !planted::is(Planted::MoveDropsLimits)) else {
+            return Ok(());
+        };
+        target.allow_in(there.slot, &allowed).map_err(MoveError::Target)
+    }
+
     /// Gives up what came of an earlier difference: it is of another clone.
     pub(super) fn forget_partial(&self) -> Done<()> {
         let (target, to) = self.target;
@@ -379,6 +421,11 @@ impl Move<'_> {
         let base = self.newest_there(token)?;
         let found = source.core.find_slot(slot).map_err(MoveError::Source)?;
         let found = found.ok_or(MoveError::Source(FsError::Stale))?;
+        let there = target.core.find_of_move(token).map_err(MoveError::Target)?;
+        let kept = there.map_or(0, |there| there.reservation_bytes);
+        if kept != found.reservation_bytes && !planted::is(Planted::MoveDropsReservation) {
+            return Err(MoveError::Busy("its reservation has changed while it moved".to_owned()));
+        }
         let end = ArrivalEnd {
             from: ids.0,
             uuid: found.uuid,
@@ -400,6 +447,8 @@ impl Move<'_> {
         if planted::is(Planted::ArrivalForgottenEarly) {
             self.settle_target(token)?;
         }
+        self.allow_there(token)?;
+        how.tell(MoveStep::Limited)?;
         // By the token in both: neither must be called what whoever asks believes.
         waiting(how, &mut || {
             let Some(found) = source.core.find_of_move(token)? else { return Ok(()) };

@@ -72,7 +72,73 @@ pub struct QuotaLimitsChange {
     pub inodes_hard: Option<u64>,
 }
 
+/// What users, groups and projects may have in a fileset.
+pub(super) struct Allowed {
+    is_on: bool,
+    graces: [u64; 2],
+    accounts: Vec<(QuotaKind, u32, QuotaChange)>,
+    /// Of the fragments in them: binary logarithm.
+    fragment_shift: u8,
+}
+
 impl Pool {
+    /// Returns what users may have in the fileset in `slot`, be it on its way; `None`: nobody ever
+    /// said.
+    pub(super) fn allowed_in(&self, slot: u32) -> FsResult<Option<Allowed>> {
+        let fileset = self.core.open_fileset(slot)?;
+        let quotas = &fileset.anodes.quotas;
+        let mut accounts = Vec::new();
+        for kind in [QuotaKind::User, QuotaKind::Group, QuotaKind::Project] {
+            for it in quotas.accounts(kind, 0, usize::MAX) {
+                let change = QuotaChange {
+                    fragments_soft: Some(it.limits.fragments_soft),
+                    fragments_hard: Some(it.limits.fragments_hard),
+                    inodes_soft: Some(it.limits.inodes_soft),
+                    inodes_hard: Some(it.limits.inodes_hard),
+                };
+                let is_limited = !matches!(
+                    change,
+                    QuotaChange {
+                        fragments_soft: Some(0),
+                        fragments_hard: Some(0),
+                        inodes_soft: Some(0),
+                        inodes_hard: Some(0),
+                    }
+                );
+                if is_limited {
+                    accounts.push((kind, it.id, change));
+                }
+            }
+        }
+        let is_on = quotas.state() != QuotaState::Off;
+        let fragment_shift = self.core.store.geometry().fragment_shift;
+        let allowed = Allowed { is_on, graces: quotas.graces(), accounts, fragment_shift };
+        Ok((is_on || !allowed.accounts.is_empty()).then_some(allowed))
+    }
+
+    /// Sets in the fileset in `slot` what users may have, durably; what they have is counted by
+    /// [`Pool::tick`]. Done again it does no harm.
+    pub(super) fn allow_in(&self, slot: u32, allowed: &Allowed) -> FsResult<()> {
+        let fileset = self.core.open_fileset(slot)?;
+        let shift = self.core.store.geometry().fragment_shift;
+        let fragments = |count: Option<u64>| {
+            count.map(|count| (count << allowed.fragment_shift).div_ceil(1 << shift))
+        };
+        if fileset.anodes.quotas.state() == QuotaState::Off {
+            self.core.switch_quotas_of(fileset, true)?;
+        }
+        self.core.set_quota_graces_of(fileset, allowed.graces.map(Some))?;
+        for (kind, id, change) in &allowed.accounts {
+            let change = QuotaChange {
+                fragments_soft: fragments(change.fragments_soft),
+                fragments_hard: fragments(change.fragments_hard),
+                ..*change
+            };
+            self.core.set_quota_of(fileset, (*kind, *id), change)?;
+        }
+        if allowed.is_on { Ok(()) } else { self.core.switch_quotas_of(fileset, false) }
+    }
+
     /// Switches the quotas of a fileset on, and counts what its users, groups and projects have,
     /// for some seconds: [`Pool::tick`] and the next call count the rest. Until all is counted
     /// nobody is refused.

@@ -14,6 +14,7 @@ use format::fileset::{
 };
 use format::ids::FilesetId;
 use format::placement::Placement;
+use runtime::planted::{self, Planted};
 
 use super::api::{FilesetUuid, Ino};
 use super::{Core, Files, orphan, readahead};
@@ -344,7 +345,7 @@ impl Filesets {
 
 impl Core {
     /// Returns the fileset in `slot`; opens it if nobody has yet. Called with no lock held.
-    pub(super) fn open_fileset(&self, slot: u32) -> FsResult<&Fileset> {
+    pub(crate) fn open_fileset(&self, slot: u32) -> FsResult<&Fileset> {
         let is_ready = |fileset: &&Fileset| fileset.is_ready.load(Ordering::Acquire);
         if let Some(fileset) = self.filesets.by_slot_current(slot).filter(is_ready) {
             return fileset.check_there();
@@ -569,6 +570,26 @@ impl Core {
         drop(index);
         self.store.journal.commit(applied.class)?;
         Ok(made)
+    }
+
+    /// As [`Core::delete_clone`], of the clone that `uuid` identifies alone. That is looked at
+    /// under the lock of the table, in the transaction that deletes it.
+    pub(crate) fn delete_this_clone(
+        &self,
+        path: &[NamePart],
+        name: &NamePart,
+        uuid: FilesetUuid,
+    ) -> FsResult<u32> {
+        self.delete_clone_at(&|index| {
+            let slot = index.slot_of_node(path, Some(name))?;
+            let found = index.node(slot).map(|node| u128::from_le_bytes(node.uuid));
+            if found == Some(uuid.0) || planted::is(Planted::CloneDeletedByName) {
+                return Ok(slot);
+            }
+            let by = "it is another clone than the one that was to be deleted: somebody has taken \
+                      it anew by this name, and it stays";
+            Err(FsError::FilesetInUse { name: index.path_of(slot), by: by.to_owned() })
+        })
     }
 
     /// Deletes a fileset that nobody has mounted: it is out of reach, and that is durable, when

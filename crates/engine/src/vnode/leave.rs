@@ -11,6 +11,8 @@
 //! - FM4: One that has arrived says so until the pool that it came from has nothing of it any more.
 //! - FM5: Fronts that used a fileset go on with it where it has arrived, once that is durable, with
 //!   the references that they had. No file that they have open is left behind.
+//! - FM6: What is kept free for a fileset is kept free where it goes before it leaves, and what
+//!   users may have is set where it has arrived before it is gone where it was.
 //!
 //! # Crashes
 //!
@@ -23,7 +25,6 @@ use std::sync::atomic::Ordering;
 
 use format::fileset::{FilesetState, MoveToken, Moving, NamePart, ROOT_SLOT, joined};
 use format::ids::{AnodeNo, PoolId};
-use format::quota::QuotaState;
 
 use super::api::Ino;
 use super::diff::Pinned;
@@ -64,6 +65,7 @@ pub(crate) struct Found {
     pub(crate) uuid: [u8; 16],
     pub(crate) is_read_only: bool,
     pub(crate) quota_bytes: u64,
+    pub(crate) reservation_bytes: u64,
     /// Its clones, the oldest first.
     pub(crate) clones: Vec<NamePart>,
 }
@@ -158,11 +160,6 @@ impl Core {
         drop(index);
         let fileset = self.open_fileset(slot)?;
         let name = || self.filesets.table.lock(&self.store).map(|index| index.path_of(slot));
-        if fileset.anodes.quotas.state() != QuotaState::Off {
-            let by = "it counts what users have, and a move does not take that along: `holdfast \
-                      quota off` first";
-            return Err(FsError::FilesetInUse { name: name()?, by: by.to_owned() });
-        }
         if self.is_main(fileset) {
             let by = "its pool was opened to serve it, for as long as it is open: serve the pool \
                       (`holdfast serve POOL`), and mount or export the fileset of that server";
@@ -301,7 +298,7 @@ impl Core {
         let mut index = self.filesets.table.lock(&self.store)?;
         check_live(&index, fileset.anodes.slot)?;
         fileset.check_current()?;
-        // Since the look somebody may have made one below it, a clone, or a reservation.
+        // Since the look somebody may have made one below it, or a clone.
         if let Some(moving) = to.filter(|moving| moving.is_closed()) {
             check_alone(&index, fileset.anodes.slot, Some(moving.token()))?;
         }
@@ -379,12 +376,13 @@ fn found(index: &Index, node: &Node) -> Found {
         uuid: node.uuid,
         is_read_only: node.is_read_only,
         quota_bytes: node.quota_bytes,
+        reservation_bytes: node.reservation_bytes,
         clones: clones.into_iter().map(|clone| clone.name.clone()).collect(),
     }
 }
 
 /// Refuses a fileset with anything that a move does not take along: clones that are not its own,
-/// filesets below it, a reservation. `None`: those of any move are let pass.
+/// and filesets below it. `None`: those of any move are let pass.
 fn check_alone(index: &Index, slot: u32, token: Option<MoveToken>) -> FsResult<()> {
     let refused = |by: String| Err(FsError::FilesetInUse { name: index.path_of(slot), by });
     let prefix = token.map(clone_prefix);
@@ -408,9 +406,6 @@ fn check_alone(index: &Index, slot: u32, token: Option<MoveToken>) -> FsResult<(
     let below: Vec<_> = index.children(slot).collect();
     if !below.is_empty() {
         return refused(format!("these are below it: {}", names(below)));
-    }
-    if index.node(slot).is_some_and(|node| node.reservation_bytes > 0) {
-        return refused("it has a reservation: set reservation=none first".to_owned());
     }
     Ok(())
 }

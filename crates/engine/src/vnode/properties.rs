@@ -1,6 +1,6 @@
 //! What a fileset is like, and its name: changed while it is in use.
 
-use format::fileset::{Fileset as Entry, FilesetName, NamePart, joined};
+use format::fileset::{Fileset as Entry, FilesetName, MoveToken, Moving, NamePart, joined};
 
 use super::Core;
 use super::filesets::{check_live, check_new_name};
@@ -29,16 +29,41 @@ impl Core {
         self.check_writable()?;
         self.check_block_shift(new.block_shift)?;
         let slot = self.filesets.table.lock(&self.store)?.slot_of(path)?;
-        self.change_slot(slot, &joined(path), new)
+        self.change_slot(slot, &joined(path), new, None)
     }
 
-    /// As [`Core::change_fileset`], of the one in `slot`, which was called `shown` a moment ago.
-    fn change_slot(&self, slot: u32, shown: &str, new: &FilesetChange) -> FsResult<()> {
+    /// Keeps so much free for the fileset in `slot`, which is arriving by this move.
+    pub(crate) fn reserve_arriving(
+        &self,
+        slot: u32,
+        token: MoveToken,
+        reservation_bytes: u64,
+    ) -> FsResult<()> {
+        self.check_writable()?;
+        let shown = self.filesets.table.lock(&self.store)?.path_of(slot);
+        let reservation_bytes = Some(reservation_bytes);
+        let new = FilesetChange { reservation_bytes, ..FilesetChange::default() };
+        self.change_slot(slot, &shown, &new, Some(token))
+    }
+
+    /// As [`Core::change_fileset`], of the one in `slot`, which was called `shown` a moment ago,
+    /// and may be arriving by this move.
+    fn change_slot(
+        &self,
+        slot: u32,
+        shown: &str,
+        new: &FilesetChange,
+        token: Option<MoveToken>,
+    ) -> FsResult<()> {
         let fileset = self.open_fileset(slot)?;
         let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
         let mut index = self.filesets.table.lock(&self.store)?;
         check_live(&index, slot)?;
-        index.check_here(slot)?;
+        let arriving = token.map(|token| Moving::Arriving { token });
+        let moving = index.node(slot).and_then(|node| node.moving);
+        if arriving.is_none() || moving != arriving {
+            index.check_here(slot)?;
+        }
         fileset.check_current()?;
         let above = match &new.name {
             Some(name) => Some(check_new_name(&index, Some(slot), name.parts())?),
@@ -113,7 +138,7 @@ mod tests {
         let limited = FilesetChange { quota_bytes: Some(1 << 20), ..FilesetChange::default() };
         core.leave(slot, (TOKEN, PoolId([9; 16])), 0).expect("nobody uses it");
         for change in [&renamed, &limited] {
-            let refused = core.change_slot(slot, "a", change);
+            let refused = core.change_slot(slot, "a", change, None);
             assert!(matches!(refused, Err(FsError::FilesetInUse { .. })), "{refused:?}");
         }
         let refused = core.promote_slot(slot, &[part("a")]);
@@ -121,9 +146,9 @@ mod tests {
         let told = refused.expect_err("it leaves").to_string();
         assert!(!told.contains("no fork"), "it is the leaving that refuses: {told}");
         core.stay(slot).expect("nothing fails");
-        core.change_slot(slot, "a", &limited).expect("it is in use");
+        core.change_slot(slot, "a", &limited, None).expect("it is in use");
         let told = core.promote_slot(slot, &[part("a")]).expect_err("it is no fork").to_string();
         assert!(told.contains("no fork"), "{told}");
-        core.change_slot(slot, "a", &renamed).expect("it is in use");
+        core.change_slot(slot, "a", &renamed, None).expect("it is in use");
     }
 }

@@ -34,8 +34,12 @@ impl Core {
 
     /// Switches quotas on, or off; that is durable when this returns. Counting has not begun then.
     pub(crate) fn switch_quotas(&self, path: &[NamePart], is_on: bool) -> FsResult<()> {
+        self.switch_quotas_of(self.quota_fileset(path)?, is_on)
+    }
+
+    /// As [`Core::switch_quotas`].
+    pub(crate) fn switch_quotas_of(&self, fileset: &Fileset, is_on: bool) -> FsResult<()> {
         self.check_writable()?;
-        let fileset = self.quota_fileset(path)?;
         let class = self.with_unsharing(fileset, Urgency::User, || {
             self.check_space_of(fileset, PATH_PAGES, Urgency::User)?;
             // Nothing waits then: each block that does, while quotas are on, counts for its owner.
@@ -124,9 +128,19 @@ impl Core {
         id: (QuotaKind, u32),
         new: QuotaChange,
     ) -> FsResult<()> {
-        self.check_writable()?;
         let fileset = self.quota_fileset(path)?;
         self.check_quotas_on(fileset, path)?;
+        self.set_quota_of(fileset, id, new)
+    }
+
+    /// As [`Core::set_quota`], of a fileset whose quotas are on.
+    pub(crate) fn set_quota_of(
+        &self,
+        fileset: &Fileset,
+        id: (QuotaKind, u32),
+        new: QuotaChange,
+    ) -> FsResult<()> {
+        self.check_writable()?;
         let class = self.with_unsharing(fileset, Urgency::User, || {
             let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
             fileset.check_current()?;
@@ -146,9 +160,18 @@ impl Core {
         path: &[NamePart],
         graces: [Option<u64>; 2],
     ) -> FsResult<()> {
-        self.check_writable()?;
         let fileset = self.quota_fileset(path)?;
         self.check_quotas_on(fileset, path)?;
+        self.set_quota_graces_of(fileset, graces)
+    }
+
+    /// As [`Core::set_quota_graces`], of a fileset whose quotas are on.
+    pub(crate) fn set_quota_graces_of(
+        &self,
+        fileset: &Fileset,
+        graces: [Option<u64>; 2],
+    ) -> FsResult<()> {
+        self.check_writable()?;
         let class = self.with_unsharing(fileset, Urgency::User, || {
             let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
             fileset.check_current()?;

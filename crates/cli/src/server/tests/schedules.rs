@@ -1,0 +1,130 @@
+//! Tests of schedules of filesets that move, and of clones that are taken anew.
+
+use super::*;
+
+fn set(hub: &Hub, index: usize, fileset: &str, hourly: u32) {
+    let keep = crate::control::Counts { hourly, ..Default::default() };
+    let request = Request::ScheduleSet { fileset: fileset.to_owned(), keep, is_gone: false };
+    hub.control(index, &request, Peer::own()).expect("it is there");
+}
+
+/// Returns the schedules of each pool, by the names of their filesets, and whether those are gone.
+fn all(hub: &Hub) -> [Vec<(String, bool)>; 2] {
+    [0, 1].map(|index| {
+        let list = hub.control(index, &Request::ScheduleList {}, Peer::own());
+        let Ok(Answer::Schedules(list)) = list else { panic!("{list:?}") };
+        list.into_iter().map(|it| (it.fileset, it.is_gone)).collect()
+    })
+}
+
+fn clones_in(hub: &Hub, index: usize) -> Vec<String> {
+    let list = hub.control(index, &Request::FilesetList { from: 0 }, Peer::own());
+    let Ok(Answer::Filesets { list, .. }) = list else { panic!("{list:?}") };
+    let there = list.into_iter().filter(|it| it.is_clone && it.freed_permille.is_none());
+    there.map(|it| it.name).collect()
+}
+
+/// Goal: a schedule takes no clone while its fileset moves, which would end the move, goes along
+/// with it, and takes what was due where the fileset is then. Method: a pass over all schedules
+/// each time that whoever moves is told something.
+#[test]
+fn a_schedule_waits_while_its_fileset_moves_and_goes_along() {
+    let two = Two::new("follows");
+    let hub = two.hub();
+    set(&hub, 0, "a", 2);
+    set(&hub, 0, "root", 1);
+    let (root, mut told) = (("root".to_owned(), false), 0);
+    let root_clone = "root@hourly-2026-11-23_19-00".to_owned();
+    // Which moment he is told of is chance.
+    while told < 3 {
+        for [from, to] in [[(0, "a"), (1, "b")], [(1, "b"), (0, "a")]] {
+            let tell = &mut |_, _| {
+                told += 1;
+                assert_eq!(hub.keep_schedules(NOW), Kept::default());
+                // Another fileset's goes on meanwhile.
+                assert!(clones_in(&hub, 0).contains(&root_clone));
+                true
+            };
+            move_between(&hub, [from, to], tell);
+            let mut wanted = [vec![], vec![]];
+            wanted[to.0].push((to.1.to_owned(), false));
+            wanted[0].push(root.clone());
+            assert_eq!(all(&hub), wanted);
+        }
+    }
+    move_on(&hub, &mut |_, _| true);
+    assert_eq!(hub.keep_schedules(NOW), Kept::default());
+    assert_eq!(clones_in(&hub, 1), ["b@hourly-2026-11-23_19-00"]);
+    assert_eq!(clones_in(&hub, 0), [root_clone]);
+    drop(hub);
+    two.close();
+}
+
+/// Goal: a server that is killed at any moment of a move has the schedule of the fileset once, in
+/// the pool that it is in. Method: the files of schedules before the move, behind it, and between
+/// the two writes; one of them can't be written.
+#[test]
+fn schedules_are_found_where_their_fileset_is() {
+    let two = Two::new("found");
+    let hub = two.hub();
+    set(&hub, 0, "a", 2);
+    set(&hub, 0, "root", 1);
+    let names = [0, 1].map(|index| format!("schedules-{}.toml", hub.pools[index].id));
+    let files = names.each_ref().map(|name| two.state.join(name));
+    let texts = || files.each_ref().map(|file| std::fs::read_to_string(file).unwrap_or_default());
+    let before = texts();
+    move_on(&hub, &mut |_, _| true);
+    let after = texts();
+    assert!(after[0] != before[0] && after[1].contains("\"b\""), "{after:?}");
+    drop(hub);
+    let wanted = [vec![("root".to_owned(), false)], vec![("b".to_owned(), false)]];
+    for killed in [[&before[0], &before[1]], [&before[0], &after[1]], [&after[0], &after[1]]] {
+        for (file, text) in files.iter().zip(killed) {
+            std::fs::write(file, text).expect("it is ours");
+        }
+        let next = two.hub();
+        next.read_schedules().expect("both are whole");
+        assert_eq!((all(&next), texts()), (wanted.clone(), after.clone()));
+    }
+    // Where one can't be written nothing is lost: the file of the pool that it came from has it.
+    for (blocked, name) in names.iter().enumerate() {
+        for (file, text) in files.iter().zip(&before) {
+            std::fs::write(file, text).expect("it is ours");
+        }
+        let block = two.state.join(format!(".{name}.new"));
+        std::fs::create_dir(&block).expect("nothing is there");
+        two.hub().read_schedules().expect("both are whole");
+        assert_eq!(texts()[0], before[0], "{blocked}");
+        std::fs::remove_dir(&block).expect("it is ours");
+        let next = two.hub();
+        next.read_schedules().expect("both are whole");
+        assert_eq!((all(&next), texts()), (wanted.clone(), after.clone()), "{blocked}");
+    }
+    two.close();
+}
+
+/// Goal: a schedule deletes the clone that it has seen, and not one that somebody has taken anew by
+/// its name meanwhile. Method: a clone is deleted and taken between the look and the deletion.
+#[test]
+fn a_clone_that_is_taken_anew_is_not_deleted_by_its_name() {
+    let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
+    let state = new_directory("anew");
+    let hub = hub_of(&pool, &state);
+    let (fileset, clone) = ("root".to_owned(), "hourly-2026-11-23_04-00".to_owned());
+    let take = Request::CloneCreate { fileset: fileset.clone(), clone: clone.clone() };
+    let delete = Request::CloneDelete { fileset, clone: clone.clone(), uuid: None };
+    assert_eq!(asked(&hub, &take), Ok(Answer::Done));
+    let seen = hub.found_of(0, "root");
+    assert_eq!(asked(&hub, &delete), Ok(Answer::Done));
+    assert_eq!(asked(&hub, &take), Ok(Answer::Done));
+    let mut kept = Kept::default();
+    assert!(!hub.delete_one(0, &seen, vec![clone.clone()], &mut kept));
+    let told = &kept.failed;
+    assert!(told.len() == 1 && told[0].1.contains("it is another clone"), "{told:?}");
+    assert_eq!(clones(&hub), [format!("root@{clone}")]);
+    let mut kept = Kept::default();
+    hub.delete_one(0, &hub.found_of(0, "root"), vec![clone], &mut kept);
+    assert_eq!((kept, clones(&hub)), (Kept::default(), vec![]));
+    pool.close().expect("memory does not fail");
+    drop(std::fs::remove_dir_all(&state));
+}
