@@ -186,7 +186,7 @@ fn a_rebuild_reads_and_writes_live_segments_alone() {
 }
 
 /// Where the first block of a file lies: the member, and the byte of it.
-fn place_of(pool: &Pool, devices: &Devices, bytes: &[u8]) -> (usize, u64) {
+pub(super) fn place_of(pool: &Pool, devices: &Devices, bytes: &[u8]) -> (usize, u64) {
     let groups = pool.status().geometry.groups_offset;
     for (member, device) in devices.iter().enumerate() {
         let (image, mut page) = (device.image(), [0; 4096]);

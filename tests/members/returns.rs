@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use engine::Pool;
+use engine::vnode::api::FileSystem;
 use format::members::MemberState;
 use format::missed::{Parts, part_bytes};
 use runtime::prng::Prng;
@@ -12,7 +13,7 @@ use storage::device::{DeviceError, Purpose, RequestKind, SharedBytes, SharedDevi
 use storage::volume::{Opening, ReturnError, Volume};
 
 use super::raid5::{all_but, content, new_raid5};
-use super::rebuild::{open, states};
+use super::rebuild::{open, place_of, states};
 use super::{Devices, devices_of, get, new_mirror, put, reopened, shared};
 
 /// The slot of the member that goes and comes back.
@@ -410,4 +411,29 @@ fn a_cut_at_any_moment_loses_nothing() {
     }
     println!("{judged} cuts");
     assert!(judged > 200, "{judged}");
+}
+
+/// Goal: what no other member gives, a member that was away may have itself, and keeps. Method: it
+/// goes, a sector goes bad elsewhere, something else is written to the same segment, and it is
+/// back.
+#[test]
+fn what_it_alone_has_is_kept() {
+    let devices = new_raid5(4);
+    let pool = open(&devices).expect("it is new");
+    (1..3).for_each(|number| write(&pool, number));
+    pool.sync().expect("nothing fails");
+    let blocks = content(1, length_of(1));
+    let elsewhere = blocks.chunks_exact(16 << 10).map(|block| place_of(&pool, &devices, block));
+    let elsewhere: Vec<_> = elsewhere.filter(|(member, _)| *member != AWAY).collect();
+    let (member, offset) = *elsewhere.first().expect("most blocks are on others");
+    pool.fail_member(AWAY).expect("the others have all");
+    let faults = vec![Fault::BadSector { offset }];
+    devices[member].arm(FaultPlan { faults });
+    (3..9).for_each(|number| write(&pool, number));
+    pool.sync().expect("nothing fails");
+    pool.return_member_in(AWAY).expect("it is there");
+    finish(&pool, "a bad sector elsewhere");
+    let report = pool.rebuild_report().expect("there was one");
+    assert_eq!(report.lost, 0, "{report:?}");
+    verify(&pool, 1..9, "a bad sector elsewhere");
 }

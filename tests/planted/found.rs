@@ -407,6 +407,7 @@ pub(crate) const FOUND: &[Row] = &[
     ),
     ("ReturnEndsEarly", "members", "returns::a_member_that_was_missing_comes_back_at_an_open"),
     ("ReturnOfStranger", "members", "returns::what_does_not_belong_is_refused"),
+    ("ReturnForgetsOwn", "members", "returns::what_it_alone_has_is_kept"),
     ("InFlightNotMissed", "members", "returns::a_write_in_flight_is_missed_too"),
     ("RecoveryTrustsAbsent", "members", "returns::a_cut_at_any_moment_loses_nothing"),
     ("CloserWaitsWithLog", "sim", "clones_taken_beside_clients_are_of_one_moment_and_stay_so"),

@@ -184,6 +184,8 @@ bugs! {
     ReturningBelieved: "A member that comes back is read before it has what it missed (MS4).",
     ReturnEndsEarly: "The last part that a member has missed is not made anew.",
     ReturnOfStranger: "A member comes back with writes of its own that the pool never saw (RN1).",
+    ReturnForgetsOwn:
+        "A member that comes back gets zeros where it alone has what was written (RN4).",
     InFlightNotMissed: "A member comes back while a write is in flight without it (MS5).",
     RecoveryTrustsAbsent: "Recovery leaves stripes that a member which is away may have otherwise.",
     CloserWaitsWithLog:

@@ -12,6 +12,8 @@
 //!   keeps all of it, and what it misses then besides.
 //! - RN3: A member whose label is older than the one it had when it went is not what went, but an
 //!   older copy of it: what its map says does not hold, and it gets everything.
+//! - RN4: Where a row has a page that no other member gives, a member that comes back keeps its own
+//!   as it is: it may be right, and is told from another by the checks of blocks.
 //!
 //! # Crashes
 //!

@@ -98,7 +98,7 @@ impl MemberSet {
         self.end_salvage(self.begin_salvage(view, purpose, range))
     }
 
-    fn by_pages(
+    pub(super) fn by_pages(
         &self,
         slot: &Slot,
         purpose: Purpose,

@@ -41,7 +41,7 @@ pub(super) fn write_home(
         (geometry.stripe_fragments(), geometry.segment_place(id.group, id.segment));
     let Some((&lowest, _)) = kept.first_key_value() else { return Ok(0) };
     let first = lowest / stripe * stripe;
-    let found = read_segment(volume, start)?;
+    let (found, unread) = read_segment(volume, start)?;
     let mut bytes = AlignedBuffer::clone(&found);
     put(volume, &mut bytes, kept);
     let mut count = 0;
@@ -62,6 +62,10 @@ pub(super) fn write_home(
         if new == old && volume.agrees(Purpose::Cleaner, place, stripe_bytes) {
             continue;
         }
+        if new == old && unread.iter().any(|page| (from..from + stripe_bytes).contains(page)) {
+            // A member that is away may have what nobody gives now, and has it as it was.
+            continue;
+        }
         if planted::is(Planted::LogDataWithoutParity) && new == old {
             continue;
         }
@@ -80,23 +84,29 @@ fn put(volume: &Volume, bytes: &mut AlignedBuffer, kept: &BTreeMap<u32, &KeptLog
     }
 }
 
-/// Reads a segment. What no copy and no row gives reads as zeros: it is lost, and who needs it is
-/// told when its block does not verify.
-fn read_segment(volume: &Volume, start: Place) -> Result<AlignedBuffer, DeviceError> {
+/// Reads a segment; returns also where pages begin that no copy and no row gives. They read as
+/// zeros, and who needs one is told when its block does not verify.
+fn read_segment(
+    volume: &Volume,
+    start: Place,
+) -> Result<(AlignedBuffer, BTreeSet<usize>), DeviceError> {
     let geometry = volume.geometry();
     let length = index_wide(geometry.segment_bytes());
     if let Ok(bytes) = volume.read(Purpose::Cleaner, start, length) {
-        return Ok(bytes);
+        return Ok((bytes, BTreeSet::new()));
     }
-    let mut bytes = AlignedBuffer::zeroed(length);
+    let (mut bytes, mut unread) = (AlignedBuffer::zeroed(length), BTreeSet::new());
     for (number, page) in (0..).zip(bytes.as_chunks_mut::<PAGE_BYTES>().0) {
         let place = start.advance(number * geometry.page_fragments());
         match volume.read(Purpose::Cleaner, place, PAGE_BYTES) {
             Ok(found) => page.copy_from_slice(&found),
-            Err(error) => tracing::warn!(%error, "lost: it is written as zeros"),
+            Err(error) => {
+                tracing::warn!(%error, "no member gives a page of a segment");
+                unread.insert(index_wide(u64::from(number)) * PAGE_BYTES);
+            }
         }
     }
-    Ok(bytes)
+    Ok((bytes, unread))
 }
 
 impl Left<'_> {
@@ -121,7 +131,8 @@ impl Left<'_> {
         let geometry = self.volume.geometry();
         let end = u64::from(entry.offset) + u64::from(entry.fragments);
         let is_inside = end <= u64::from(geometry.segment_fragments);
-        let is_before = self.first.is_some_and(|first| entry.offset < first);
+        // One that reaches into a stripe that is written may have rotted there.
+        let is_before = self.first.is_some_and(|first| end <= u64::from(first));
         // The bytes past what is stored are zeros, however long a block is.
         let is_block = format::geometry::BLOCK_SHIFTS.contains(&entry.block_shift);
         if !is_inside || is_before || !is_block || summary.partial_start > entry.offset {

@@ -4,7 +4,7 @@
 //! lies where in each row: the share of one is the sum of the others. In copies each page has one
 //! other, on another member. Data of a `stripe` is nowhere else.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use format::members::MemberState;
@@ -99,8 +99,16 @@ impl Striped {
         if let Some(member) = (0..view.len()).find(is_away) {
             return Err(absent(&view, member));
         }
+        // What no other member gives, one that was away may have as it was. What a new device has
+        // there is not of this pool.
+        let may_have = joining.missed.is_some() && !planted::is(Planted::ReturnForgetsOwn);
+        let has_parity = kept == Redundancy::Parity && self.stripes.shape.has_parity;
+        let own = match may_have && has_parity && !shares.holes().is_empty() {
+            true => Some(self.set.by_pages(joining, Purpose::Cleaner, &shares.range)?),
+            false => None,
+        };
         let (share, remade) = match kept {
-            Redundancy::Parity => self.sum_of(slot, piece, &shares),
+            Redundancy::Parity => self.sum_of(slot, piece, &shares, own.as_ref()),
             Redundancy::Copies => self.copies_of(slot, piece, &shares),
         };
         let (offset, data) = (shares.range.start, vec![SharedBytes::from(share)]);
@@ -110,8 +118,15 @@ impl Striped {
         Ok(Some(remade))
     }
 
-    /// Returns the share of `slot` under parity, and what the segment holds.
-    fn sum_of(&self, slot: usize, piece: &Range<u64>, shares: &Shares) -> (AlignedBuffer, Remade) {
+    /// Returns the share of `slot` under parity, and what the segment holds. `own`: what it has
+    /// itself, where another member does not give its page.
+    fn sum_of(
+        &self,
+        slot: usize,
+        piece: &Range<u64>,
+        shares: &Shares,
+        own: Option<&Salvaged>,
+    ) -> (AlignedBuffer, Remade) {
         let mut sum = AlignedBuffer::zeroed(to_usize(shares.range.end - shares.range.start));
         let others: Vec<&[u8]> = shares.of.iter().flatten().map(|share| &share.bytes[..]).collect();
         xor_into(&mut sum, &others);
@@ -119,8 +134,18 @@ impl Striped {
             true => shares.holes(),
             false => (0..sum.len()).step_by(PAGE_BYTES).collect(),
         };
+        let mut given = BTreeMap::new();
         for &at in &holes {
-            sum[at..at + PAGE_BYTES].fill(0);
+            let page = at..at + PAGE_BYTES;
+            match own.filter(|own| own.has(at)) {
+                Some(own) => {
+                    // With it, the page is the sum that is missing, if one is.
+                    xor_into(&mut sum[page.clone()], &[&own.bytes[page.clone()]]);
+                    given.insert(at, sum[page.clone()].to_vec());
+                    sum[page.clone()].copy_from_slice(&own.bytes[page]);
+                }
+                None => sum[page].fill(0),
+            }
         }
         if planted::is(Planted::RebuildForgetsParity) {
             self.forget_parity(slot, piece, &mut sum);
@@ -130,9 +155,11 @@ impl Striped {
         for (offset, page) in self.pages_of(piece) {
             let (member, at) = (page.place.member, page.place.member_offset);
             let in_share = to_usize(at - shares.range.start);
+            let is_given = !holes.contains(&in_share) || given.contains_key(&in_share);
             let found = match shares.page(member, at) {
-                _ if member == slot && holes.contains(&in_share) => None,
+                _ if member == slot && !is_given => None,
                 _ if member == slot => Some(&sum[in_share..in_share + PAGE_BYTES]),
+                None => given.get(&in_share).map(|page: &Vec<u8>| &page[..]),
                 found => found,
             };
             match found {
