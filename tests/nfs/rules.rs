@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{FileSystem, FsError};
-use engine::{NewFileset, Pool};
+use engine::{NewFileset, Pool, QuotaLimitsChange, QuotaProgress};
 use format::fileset::FilesetName;
+use format::quota::QuotaKind;
 use front::nfs::Export;
 
 use super::client::{Client, FILE_SYNC, Trouble, Words};
@@ -119,12 +120,45 @@ fn permissions_are_asked_at_each_request_but_not_of_an_owner() {
     assert_eq!(client.read(&file, 0, 4), Ok((b"mine".to_vec(), true)));
     let truncate = Words::default().opaque(&file).set(None, Some(1)).u32(0);
     client.nfs(2, truncate).expect("it is the owner's");
+    // As ftruncate(2) of a client that says the modification time with it: the server's.
+    let truncate = Words::default().opaque(&file).u32(0).u32(0).u32(0).u32(1).u64(2);
+    client.nfs(2, truncate.u32(0).u32(1).u32(0)).expect("it is the owner's");
     (client.uid, client.gid) = (6, 6);
     assert_eq!(client.read(&file, 0, 4).err(), Some(ACCES));
     assert_eq!(client.write(&file, 0, b"no", FILE_SYNC).err(), Some(ACCES));
     let device = Words::default().opaque(&root).opaque(b"sda").u32(3);
     let device = device.set(Some(0o666), None).u32(8).u32(0);
     assert_eq!(client.nfs(11, device).err(), Some(Trouble::Status(1)));
+}
+
+/// Goal: who may write to his file whatever its mode, because it is open, is held to his limits all
+/// the same.
+#[test]
+fn limits_hold_for_an_owner_whose_file_is_closed_to_him() {
+    const DQUOT: Trouble = Trouble::Status(69);
+    let pool = open_pool(&new_device(), 1);
+    let name = "root".parse::<FilesetName>().expect("it is a name");
+    assert_eq!(pool.switch_quotas_on(&name), Ok(QuotaProgress::On));
+    let service = service_of(&pool, &["/:rw,squash=none"]);
+    let mut client = Client::new(Direct::new(&service, loopback(900)));
+    let root = client.mount("/").expect("it is exported");
+    let chmod = Words::default().opaque(&root).set(Some(0o777), None).u32(0);
+    client.nfs(2, chmod).expect("root may");
+    (client.uid, client.gid) = (5, 5);
+    let args = Words::default().opaque(&root).opaque(b"f").u32(1).set(Some(0o444), None);
+    let file = client.nfs(8, args).expect("everybody may").made().0;
+    let hard = QuotaLimitsChange { bytes_hard: Some(1 << 20), ..QuotaLimitsChange::default() };
+    pool.set_quota(&name, (QuotaKind::User, 5), &hard).expect("quotas are on");
+    let block = vec![7; 256 << 10];
+    let mut offset = 0;
+    let refused = loop {
+        match client.write_some(&file, offset, &block) {
+            Ok(count) => offset += u64::try_from(count).expect("it is small"),
+            Err(error) => break error,
+        }
+        assert!(offset <= 1 << 20, "{offset} bytes of a megabyte");
+    };
+    assert_eq!(refused, DQUOT);
 }
 
 #[test]

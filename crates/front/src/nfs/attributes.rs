@@ -73,7 +73,9 @@ pub(super) fn change_attr(
         Err(FsError::AccessDenied) => FsError::AccessDenied,
         done => return done,
     };
-    let only_size = SetAttr { size_bytes: change.size_bytes, ..SetAttr::default() };
+    // A client says the times of a truncate with it.
+    let (size_bytes, atime, mtime) = (change.size_bytes, change.atime, change.mtime);
+    let only_size = SetAttr { size_bytes, atime, mtime, ..SetAttr::default() };
     match target.owner() {
         Some(owner) if *change == only_size => set(&owner, around),
         _ => Err(refused),

@@ -290,8 +290,12 @@ impl Connection {
         let is_late = |since: Option<Instant>| {
             since.is_some_and(|since| now.saturating_duration_since(since) > SEND_TIME_MAX)
         };
-        // NC3. An unfinished record is nobody's fault while it is not read on.
-        let is_stuck = is_late(state.input_since) && !state.is_reading && !state.is_parked;
+        // NC3. A record that is not read on because of a bound is nobody's fault; but if nothing is
+        // being done, unfinished records are what is held, and nobody would be served again.
+        let is_idle =
+            state.in_flight == 0 && matches!(front_of(&state.input), Front::Partial { .. });
+        let is_stuck =
+            is_late(state.input_since) && !state.is_reading && (!state.is_parked || is_idle);
         if state.is_parked {
             self.arm(&mut state);
         }

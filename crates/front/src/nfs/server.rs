@@ -353,6 +353,8 @@ impl Shared {
             Batch::Slow { record, end } => (end, Some(record)),
             Batch::Garbage { end } => {
                 connection.drop_input(input.len() - end);
+                // What was done is remembered, for whoever asks again on another connection.
+                Commit::run_all(commits);
                 return connection.close();
             }
         };
@@ -392,10 +394,16 @@ impl Shared {
                 Front::Fragments { end } => (end, Some(joined(&input[at..]))),
             };
             let range = at + MARK_BYTES..at + length;
+            let bytes = joined.as_deref().unwrap_or(&input[range.clone()]);
+            let is_slow = Service::may_take_long(bytes);
+            if is_slow && !commits.is_empty() {
+                // Commits may keep this thread for as long as others come with theirs: what is not
+                // begun yet goes back, and is another's.
+                return Batch::Served { end: at };
+            }
             at = range.end;
             connection.begin_request(length);
-            let bytes = joined.as_deref().unwrap_or(&input[range.clone()]);
-            if Service::may_take_long(bytes) {
+            if is_slow {
                 return Batch::Slow { record: Record { range, joined }, end: at };
             }
             match self.service.serve(connection.peer, bytes, sink) {

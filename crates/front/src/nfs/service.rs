@@ -12,7 +12,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use engine::vnode::api::{Around, Attr, Caller, FileSystem, FsError, FsResult, Handle};
+use engine::vnode::api::{Around, Attr, Caller, Checks, FileSystem, FsError, FsResult, Handle};
 use parking_lot::{Mutex, RwLock};
 
 use super::counts::{Counts, ProcedureCounts, Running};
@@ -489,7 +489,8 @@ impl Target {
     /// the open, which is the client's, and NFS has none (RFC 1813, 4.4). `None`: nobody.
     pub(super) fn owner(&self) -> Option<Caller> {
         let is_owner = self.caller.uid == self.held.attr.uid;
-        is_owner.then(|| Caller { uid: 0, ..self.caller.clone() })
+        // Limits hold for him as before.
+        is_owner.then(|| Caller { checks: Checks::ByKernel, ..self.caller.clone() })
     }
 
     /// Returns the attributes as they are now, if they can be read.
