@@ -441,6 +441,11 @@ pub(crate) const FOUND: &[Row] = &[
     ("HoleNotSent", "filesets", "send::a_hole_made_since_is_received"),
     ("UnreadRecordSkipped", "filesets", "send::a_read_that_fails_once_changes_nothing_of_a_stream"),
     ("HardLinkLost", "filesets", "send::what_is_received_is_what_was_sent"),
+    (
+        "GivenUpTwice",
+        "engine",
+        "vnode::receive::target::tests::what_came_of_a_stream_is_given_up_once",
+    ),
     ("PartialShown", "filesets", "send::a_stream_that_breaks_off_goes_on_by_its_token"),
     ("PartialKept", "filesets", "send::what_is_received_is_what_was_sent"),
     ("ReceivedLinksNotVerified", "filesets", "send::a_stream_without_one_of_its_files_is_refused"),

@@ -576,7 +576,9 @@ impl Change<'_> {
     /// What was applied so far is durable before this change, or with it: the change relies on it,
     /// and perhaps has no page in common with it.
     pub(crate) fn close_all_before(&self) {
-        if !planted::is(Planted::EntryReliesOnUndone) {
+        let is_planted = planted::is(Planted::EntryReliesOnUndone)
+            || planted::is(Planted::CloneCommitsItsClassAlone);
+        if !is_planted {
             self.store.journal.close_open();
         }
     }

@@ -206,6 +206,7 @@ bugs! {
     HoleNotSent: "A stream does not say where a file has a hole now.",
     UnreadRecordSkipped: "A stream goes on behind a record that could not be read at once.",
     HardLinkLost: "A stream says that a file has one name.",
+    GivenUpTwice: "What came of a stream is given up again while it is freed.",
     PartialShown: "A stream that broke off is shown (RV1).",
     PartialKept: "The fileset that received a stream stays behind (RV1).",
     ReceivedLinksNotVerified: "Names that were received are not held against anodes (RV1).",

@@ -211,6 +211,16 @@ impl Fileset {
         Ok(())
     }
 
+    /// Whether it is gone, or on its way: what has no name in it is freed with it.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_gone.load(Ordering::SeqCst) || self.is_superseded.load(Ordering::SeqCst)
+    }
+
+    /// Waits for whoever frees files without a name and has not seen yet that it is leaving.
+    pub(super) fn wait_for_reapers(&self) {
+        drop(self.gate.close());
+    }
+
     /// Whether fronts may ask for its files.
     pub(super) fn is_held(&self) -> bool {
         self.holds.load(Ordering::SeqCst) > 0
@@ -433,15 +443,17 @@ impl Core {
     pub(crate) fn release_fileset(&self, fileset: FilesetUuid) {
         let _holding = self.filesets.holding.lock();
         let Ok(files) = self.files_named(fileset) else { return };
-        let left = files.fileset.holds.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |holds| {
-            (holds % FOR_GOOD > 0).then(|| holds - 1)
-        });
-        if left != Ok(1) || self.is_main(files.fileset) {
-            return;
+        let holds = &files.fileset.holds;
+        // While it is held still: nobody deletes the fileset, or puts another in its place, while
+        // its files are freed.
+        if holds.load(Ordering::SeqCst) == 1 && !self.is_main(files.fileset) {
+            for (ino, count) in self.table.references_of(files.fileset.anodes.slot) {
+                files.forget(ino, count);
+            }
         }
-        for (ino, count) in self.table.references_of(files.fileset.anodes.slot) {
-            files.forget(ino, count);
-        }
+        let less = |holds: usize| (!holds.is_multiple_of(FOR_GOOD)).then(|| holds - 1);
+        // Who holds it for good keeps it.
+        let _ = holds.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
     }
 
     pub(super) fn is_main(&self, fileset: &Fileset) -> bool {
@@ -625,6 +637,7 @@ impl Core {
     }
 
     fn make_unreachable(&self, fileset: &Fileset) -> FsResult<()> {
+        fileset.wait_for_reapers();
         // What was moved in it is entered in its maps, and its data is home: the walk that frees it
         // looks at nothing but its maps.
         self.sync_all()?;

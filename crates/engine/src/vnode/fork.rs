@@ -127,6 +127,7 @@ impl Core {
         fileset: &Fileset,
         (source, reserved): &(Entry, u64),
     ) -> FsResult<(Restored, u64)> {
+        fileset.wait_for_reapers();
         // As before a deletion: the walk looks at nothing but maps.
         self.sync_all()?;
         self.store.journal.checkpoint()?;

@@ -108,6 +108,9 @@ impl Files<'_> {
                 other => other?,
             };
             let mut change = self.begin(Reservation::LARGE)?;
+            if self.fileset.is_leaving() {
+                return Ok(());
+            }
             let mut state = vnode.state.write();
             let Some(anode) = state.anode.as_ref() else { return Ok(()) };
             if !self.is_forgotten(anode) {
@@ -205,6 +208,9 @@ impl Files<'_> {
         let vnodes = numbers.iter().map(|number| self.vnode_of(*number));
         let vnodes = vnodes.collect::<FsResult<Vec<_>>>()?;
         let mut change = self.begin(Reservation::LARGE)?;
+        if self.fileset.is_leaving() {
+            return Ok(());
+        }
         // By rising number, as every operation locks.
         let mut states: Vec<_> = vnodes.iter().map(|vnode| vnode.state.write()).collect();
         states.retain(|state| {

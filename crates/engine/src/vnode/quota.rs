@@ -86,7 +86,8 @@ impl Core {
         let _closed = fileset.gate.close();
         fileset.check_current()?;
         change.share(fileset.gate.shared_epoch());
-        if !planted::is(Planted::CountedUncommitted) {
+        let is_planted = planted::is(Planted::CountedUncommitted);
+        if !is_planted {
             // CRASH: what is counted was changed in other classes, on pages that this change has
             // no part in. None of them is undone once this is durable.
             self.store.journal.close_open();
@@ -99,9 +100,11 @@ impl Core {
         let applied = change.end();
         guard.settle_quotas(head, None, self.store.asker(true));
         guard.settle(applied.lsn);
-        // CRASH: who changes an anode below the cursor changes records by it, perhaps on pages that
-        // this change has no part in.
-        self.store.journal.close_open();
+        if !is_planted {
+            // CRASH: who changes an anode below the cursor changes records by it, perhaps on pages
+            // that this change has no part in.
+            self.store.journal.close_open();
+        }
         Ok(counting)
     }
 

@@ -42,6 +42,7 @@ impl Receiving<'_> {
                 return Ok(core.store.journal.commit_all()?);
             }
             core.filesets.wait_until_unopened();
+            core.sync_all()?;
         }
         Err(FsError::TryLater.into())
     }
@@ -64,6 +65,12 @@ impl Receiving<'_> {
             opened.close_to_fronts().map_err(|()| FsError::FilesetInUse { name, by })?;
         }
         let closed = opened.map(|fileset| fileset.gate.close());
+        if let Some(opened) = opened.filter(|_| !core.table.dirty_of(slot).is_empty()) {
+            // Somebody has held it, written and given it back since all was synced: it has changed,
+            // and its entry says so once that is in its maps.
+            opened.is_gone.store(false, Ordering::SeqCst);
+            return Ok(None);
+        }
         // All of it is in its maps by now: what it draws on is the fileset's own again.
         self.files.fileset.anodes.usage.end_borrowing();
         let kept = opened.map(|fileset| fileset.anodes.usage.counts().kept);

@@ -4,6 +4,7 @@ use format::fileset::{Cursor, Fileset as Entry, FilesetState, Moving, NamePart, 
 use format::ids::{Epoch, FilesetId};
 use format::placement::Placement;
 use format::stream::Begin;
+use runtime::planted::{self, Planted};
 
 use super::super::filesets::{check_live, key_of, place_of_name};
 use super::super::fork::take_on;
@@ -186,6 +187,10 @@ impl Core {
             if index.is_pinned(slot) {
                 return Err(in_use.into());
             }
+            // Somebody may have given it up since it was found.
+            if !index.node(slot).is_some_and(Node::is_receiving) {
+                return Err(FsError::TryLater.into());
+            }
             index.pin(slot);
         }
         let fileset = match self.open_fileset(slot) {
@@ -300,24 +305,39 @@ impl Core {
             receiving_at(&index, path)?.map(|node| node.slot)
         };
         let Some(slot) = slot else { return Ok(None) };
-        if self.filesets.table.lock(&self.store)?.is_pinned(slot) {
+        let in_use = || {
             let by = "somebody is sending to it: end that first".to_owned();
-            return Err(FsError::FilesetInUse { name: joined(path), by });
+            FsError::FilesetInUse { name: joined(path), by }
+        };
+        if self.filesets.table.lock(&self.store)?.is_pinned(slot) {
+            return Err(in_use());
         }
         let fileset = self.open_fileset(slot)?;
-        self.give_up(fileset)?;
+        if !self.give_up(fileset, &in_use)? {
+            return Ok(None);
+        }
         self.filesets.forget(fileset);
         self.table.remove_all_of(slot);
         self.filesets.note_given_up(slot, joined(path));
         Ok(Some(slot))
     }
 
-    fn give_up(&self, fileset: &Fileset) -> FsResult<()> {
+    /// Returns whether it was there still: another may have given it up meanwhile.
+    fn give_up(&self, fileset: &Fileset, in_use: &dyn Fn() -> FsError) -> FsResult<bool> {
         self.sync_all()?;
         // As of a fileset that is deleted: the walk looks at nothing but its maps.
         self.store.journal.checkpoint()?;
         let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
         let mut index = self.filesets.table.lock(&self.store)?;
+        let slot = fileset.anodes.slot;
+        if !planted::is(Planted::GivenUpTwice) {
+            if index.is_pinned(slot) {
+                return Err(in_use());
+            }
+            if !index.node(slot).is_some_and(Node::is_receiving) {
+                return Ok(false);
+            }
+        }
         let mut guard = fileset.anodes.lock();
         let entry = guard.change_entry(&mut change, |entry| {
             (entry.state, entry.moving) = (FilesetState::Deleted(Cursor::START), None);
@@ -326,7 +346,8 @@ impl Core {
         guard.settle(applied.lsn);
         index.note(&entry);
         drop(index);
-        self.store.journal.commit(applied.class)
+        self.store.journal.commit(applied.class)?;
+        Ok(true)
     }
 }
 
@@ -335,4 +356,37 @@ fn receiving_at<'i>(index: &'i Index, path: &[NamePart]) -> FsResult<Option<&'i 
     let (above, name) = place_of_name(index, path)?;
     let is_it = |node: &&Node| node.is_receiving() && (node.above, &node.name) == (above, &name);
     Ok(index.nodes().find(is_it))
+}
+
+#[cfg(test)]
+mod tests {
+    use format::fileset::FilesetName;
+
+    use super::*;
+    use crate::vnode::leave::tests::{part, pool_with_one};
+
+    /// Goal: two who give the same up at once free it once: the second would begin anew what the
+    /// first is freeing. Method: both have found it there.
+    #[test]
+    fn what_came_of_a_stream_is_given_up_once() {
+        let (pool, _) = pool_with_one();
+        let name = |text: &str| text.parse::<FilesetName>().expect("it is a name");
+        pool.create_clone(&name("root"), &part("c"), [2; 16]).expect("there is room");
+        let (mut stream, mut tell) = (Vec::new(), |_, _| ());
+        let from = (&name("root"), &part("c"));
+        pool.send(from, None, None, &mut stream, &mut tell).expect("it can be read");
+        let mut begun = &stream[..stream.len() - 50];
+        let failed = pool.receive(&name("copy"), &mut begun, [3; 32], &mut tell);
+        assert!(failed.is_err_and(|failure| failure.token.is_some()), "it broke off");
+        let (core, path) = (pool.core(), [part("copy")]);
+        let slot = {
+            let index = core.filesets.table.lock(&core.store).expect("it can be read");
+            let node = receiving_at(&index, &path).expect("it is a name");
+            node.expect("some of it came").slot
+        };
+        let fileset = core.open_fileset(slot).expect("it is there");
+        let in_use = || FsError::TryLater;
+        assert_eq!(core.give_up(fileset, &in_use), Ok(true));
+        assert_eq!(core.give_up(fileset, &in_use), Ok(false));
+    }
 }
