@@ -8,6 +8,7 @@ mod families;
 mod forks;
 mod full;
 mod holds;
+mod hostile;
 mod in_use;
 mod many;
 mod moved_along;

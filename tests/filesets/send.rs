@@ -109,9 +109,9 @@ pub(super) fn receive(pool: &Pool, stream: &[u8]) -> Result<Received, ReceiveFai
 }
 
 /// A pool with clones c0, c1, ... of a random history, and what each is.
-struct Source {
+pub(super) struct Source {
     device: SharedDevice,
-    pool: Pool,
+    pub(super) pool: Pool,
     known: Vec<Known>,
 }
 
@@ -145,7 +145,7 @@ fn special(pool: &Pool, round: u64) {
     }
 }
 
-fn source(seed: u64, clones: u64) -> Source {
+pub(super) fn source(seed: u64, clones: u64) -> Source {
     let device = pool_of(POOL_BYTES, 3);
     let pool = open(&device, "root", None);
     for number in 0..clones {

@@ -19,6 +19,7 @@ mod shown;
 mod target;
 mod verify;
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::sync::Arc;
 
@@ -200,10 +201,11 @@ impl Core {
         let mut reader = StreamReader::new(input);
         let begin = first_of(&mut reader)?;
         self.check_target(path, &begin, None)?;
-        let (mut kind, mut last) = (None, None);
+        let (mut current, mut last): (Option<Anode>, _) = (None, None);
         loop {
             let record = reader.next_record()?;
-            match (&record, kind) {
+            let content = current.as_ref().map(Content::of);
+            match (&record, content) {
                 (Record::Anode(bytes, flags), None) => {
                     let sent = anode_of(self, &begin, bytes, false)?;
                     if !flags.is_extra {
@@ -211,10 +213,12 @@ impl Core {
                         last = Some(sent.number);
                         progress(sent.number.0, begin.anodes_end);
                     }
-                    kind = Some(Content::of(&sent));
+                    current = Some(sent);
                 }
-                (Record::AnodeEnd, Some(_)) => kind = None,
-                (Record::Page(page), Some(Content::Pages(kind))) => drop(page_of(kind, page)?),
+                (Record::AnodeEnd, Some(_)) => current = None,
+                (Record::Page(page), Some(Content::Pages(kind))) => {
+                    current.iter().try_for_each(|of| page_of(of, kind, page).map(drop))?;
+                }
                 (Record::NoPage(_), Some(Content::Pages(_))) => {}
                 (Record::Data(..) | Record::Hole(..), Some(Content::Data)) => {}
                 (Record::Remove(number, is_extra), None) => {
@@ -279,6 +283,7 @@ fn anode_of(core: &Core, begin: &Begin, bytes: &[u8; 512], may_be_nameless: bool
         (Content::of(&anode) == Content::Data || anode.block_shift == 12, "block size"),
         (Content::of(&anode) == Content::Data || anode.storage == StorageMode::Blocked, "storage"),
         (anode.size_bytes <= super::api::FILE_BYTES_MAX, "size"),
+        (anode.xattr.0 == 0 || anode.xattr != anode.acl, "containers of its own"),
     ];
     match holds.iter().find(|(holds, _)| !holds) {
         Some((_, what)) => Err(senseless(format!("{number} has no such {what}"))),
@@ -286,17 +291,31 @@ fn anode_of(core: &Core, begin: &Begin, bytes: &[u8; 512], may_be_nameless: bool
     }
 }
 
-/// Returns a page that was sent, verified, without a header.
-fn page_of(kind: PageKind, sent: &SentPage) -> Done<Box<[u8; PAGE_BYTES]>> {
+/// Returns a page that was sent of a container, verified, without a header.
+fn page_of(of: &Anode, kind: PageKind, sent: &SentPage) -> Done<Box<[u8; PAGE_BYTES]>> {
     let mut page = Box::new([0; PAGE_BYTES]);
     sent.put(&mut page);
     let verified = if kind == PageKind::Directory {
-        directory::verify(&page[..], sent.index()).map_err(|error| error.to_string())
+        let verified = directory::verify(&page[..], sent.index());
+        verified.map_err(|error| error.to_string()).and_then(|()| check_names(of, &page[..]))
     } else {
         format::attributes::verify(&page).map_err(|error| error.to_string())
     };
     verified.map_err(|error| senseless(format!("page {}: {error}", sent.index())))?;
     Ok(page)
+}
+
+/// Refuses a page with names that nobody would find: they lie where the hash of another name does,
+/// or twice.
+fn check_names(of: &Anode, page: &[u8]) -> Result<(), String> {
+    let mut names = BTreeSet::new();
+    for dirent in directory::dirents(page) {
+        let is_there = directory::hash_in(dirent.cookie) == directory::hash_of(of.key, dirent.name);
+        if !is_there || !names.insert(dirent.name) {
+            return Err(format!("a name of directory {} is not where it belongs", of.number));
+        }
+    }
+    Ok(())
 }
 
 impl Receiving<'_> {
@@ -556,7 +575,7 @@ impl Receiving<'_> {
                 })?)
             }
             (Record::Page(page), Content::Pages(kind), _) => {
-                let bytes = page_of(kind, &page)?;
+                let bytes = page_of(sent, kind, &page)?;
                 self.files.check_space(4, Urgency::User)?;
                 Ok(self.changing(|| self.put_page(sent.number, kind, &page, &bytes))?)
             }
