@@ -129,6 +129,11 @@ pub(crate) const FOUND: &[Row] = &[
         "truncate::on_pool::what_was_cut_off_reads_as_zeros_when_the_file_grows_again",
     ),
     (
+        "PunchSplitsWaiting",
+        "engine",
+        "vnode::space::tests::a_long_punch_leaves_nothing_of_a_block_that_waits",
+    ),
+    (
         "CutOffBytesInstalled",
         "sim",
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",

@@ -72,6 +72,7 @@ bugs! {
     CtimeMissed: "A file that loses a name keeps its change time.",
     NonEmptyDirectoryRemoved: "A directory with names in it can be removed.",
     TailNotZeroed: "What lies behind the end of a file is seen when the file grows.",
+    PunchSplitsWaiting: "A part of a block that waits is left of a range that is punched.",
     CutOffBytesInstalled:
         "Blocks behind the last one on disk are installed before its new version (V4).",
     SizePastWrites: "The size on disk is raised past the end of every write (V3).",
