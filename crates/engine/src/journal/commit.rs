@@ -131,7 +131,7 @@ impl Journal {
     /// Makes everything applied so far durable as [`Journal::commit_all`] does, and calls `done`
     /// as [`Journal::commit_then`] does.
     pub(crate) fn commit_all_then(&self, done: Completion) {
-        self.close_opened_before(u64::MAX);
+        self.close_open();
         let mut state = self.state.lock();
         let end = state.log.cut();
         self.add_callbacks(state, [(0, Some(end), done)]);
@@ -143,7 +143,7 @@ impl Journal {
     pub(crate) fn commit_each_then(&self, classes: Vec<(Option<u64>, Completion)>) {
         let is_any_unknown = classes.iter().any(|(class, _)| class.is_none());
         if is_any_unknown {
-            self.close_opened_before(u64::MAX);
+            self.close_open();
         }
         let mut state = self.state.lock();
         let end_of_all = is_any_unknown.then(|| state.log.cut());
@@ -263,7 +263,7 @@ impl Journal {
     ///
     /// As [`Journal::commit`].
     pub(crate) fn commit_all(&self) -> FsResult<()> {
-        self.close_opened_before(u64::MAX);
+        self.close_open();
         let end = self.state.lock().log.cut();
         self.force(end)
     }

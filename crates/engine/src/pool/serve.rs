@@ -425,22 +425,8 @@ impl FileSystem for Pool {
     }
 
     fn commit_each(&self, caller: &Caller, files: Vec<(Ino, Completion)>) {
-        let mut to_sync = Vec::with_capacity(files.len());
-        for (ino, completion) in files {
-            let completion = self.named_when_done(ino, completion);
-            if ino.is_clones_directory() {
-                completion(Ok(()));
-                continue;
-            }
-            match self.files_of(ino).map(|files| files.is_of_clone()) {
-                // As for one: a change would wait inside of its gate, and whoever deletes the clone
-                // waits until nobody is.
-                Ok(true) => completion(Ok(())),
-                Ok(false) => to_sync.push((ino, completion)),
-                Err(error) => completion(Err(error)),
-            }
-        }
-        self.core.sync_each_then(caller, to_sync);
+        let named = |(ino, completion)| (ino, self.named_when_done(ino, completion));
+        self.core.sync_each_then(caller, files.into_iter().map(named).collect());
     }
 
     fn sync(&self) -> FsResult<()> {

@@ -495,7 +495,17 @@ impl Core {
     pub(crate) fn sync_each_then(&self, caller: &Caller, files: Vec<(Ino, Completion)>) {
         let mut classes = Vec::with_capacity(files.len());
         for (ino, completion) in files {
-            match self.enter(ino).and_then(|files| files.log_file(caller, ino)) {
+            // Nothing of a clone waits. A change would, inside of its gate, and whoever deletes the
+            // clone waits until nobody is.
+            let logged = if ino.is_clones_directory() {
+                Ok(Logged::Nothing)
+            } else {
+                self.enter(ino).and_then(|files| match files.is_of_clone() {
+                    true => Ok(Logged::Nothing),
+                    false => files.log_file(caller, ino),
+                })
+            };
+            match logged {
                 Ok(Logged::In(class)) => classes.push((Some(class), completion)),
                 Ok(Logged::Somewhere) => classes.push((None, completion)),
                 Ok(Logged::Nothing) => completion(Ok(())),
