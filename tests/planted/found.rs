@@ -454,6 +454,8 @@ pub(crate) const FOUND: &[Row] = &[
     ("PartialShown", "filesets", "send::a_stream_that_breaks_off_goes_on_by_its_token"),
     ("PartialKept", "filesets", "send::what_is_received_is_what_was_sent"),
     ("ReceivedLinksNotVerified", "filesets", "send::a_stream_without_one_of_its_files_is_refused"),
+    ("ReceivedAnotherFile", "filesets", "hostile::a_stream_that_lies_is_refused_or_harmless"),
+    ("ReceivedPagesApart", "filesets", "hostile::a_stream_that_lies_is_refused_or_harmless"),
     ("ReceivedNotSynced", "filesets", "send::what_a_token_says_outlives_a_crash"),
     (
         "MoveLeavesUnwritten",

@@ -19,9 +19,12 @@
 //! - X2: No attribute is there twice.
 //! - X3: Each page of a container is an entry page of its chain, or a value page of one entry.
 
+mod container;
+
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+pub use self::container::ContainerPages;
 use crate::bytes::is_zero;
 use crate::defect::{DefectCode, FoundDefect};
 use crate::page::{AUX_OFFSET, COUNT_OFFSET, PAGE_BODY_BYTES, PAGE_HEADER_BYTES, PageBytes};

@@ -208,6 +208,30 @@ pub fn next_prefix(hash: u64, depth: u8) -> Option<u64> {
     (next < 1 << HASH_BITS).then_some(next)
 }
 
+/// Every hash, where the first bits of one are the first of 64.
+pub const ALL_HASHES: Range<u128> = 0..1 << 64;
+
+/// Returns the hashes that pages hold, as ranges that do not touch, in order; of each page its
+/// number and depth. `None`: two pages hold the same.
+///
+/// A page's number is the first bits of its hashes, reversed; so the number reversed in 64 bits is
+/// where its hashes begin, and it holds `2^(64 - depth)` of them.
+#[must_use]
+pub fn covered(pages: &mut [(u64, u8)]) -> Option<Vec<Range<u128>>> {
+    pages.sort_unstable_by_key(|&(number, _)| number.reverse_bits());
+    let mut all: Vec<Range<u128>> = Vec::new();
+    for &(number, depth) in pages.iter() {
+        let start = u128::from(number.reverse_bits());
+        let end = start + (1 << (64 - u32::from(depth.min(DEPTH_MAX))));
+        match all.last_mut() {
+            Some(last) if last.end > start => return None,
+            Some(last) if last.end == start => last.end = end,
+            _ => all.push(start..end),
+        }
+    }
+    Some(all)
+}
+
 /// Returns the bytes that a dirent with a name of `name_bytes` takes.
 #[must_use]
 pub fn entry_bytes(name_bytes: usize) -> usize {
@@ -701,5 +725,21 @@ mod tests {
             let cookie = cookie_of(77, collision);
             insert(&mut page, &NewDirent { cookie, ..new_dirent(name.as_bytes()) });
         }
+    }
+
+    #[test]
+    fn pages_cover_hashes_and_two_never_the_same() {
+        let whole = Some(vec![ALL_HASHES]);
+        for pages in [&mut [(0, 0)][..], &mut [(1, 1), (0, 1)], &mut [(2, 2), (0, 2), (1, 1)]] {
+            assert_eq!(covered(pages), whole);
+        }
+        assert_eq!(covered(&mut []), Some(Vec::new()));
+        let quarters = 1 << 62;
+        assert_eq!(
+            covered(&mut [(0, 2), (1, 2)]),
+            Some(vec![0..quarters, 2 * quarters..3 * quarters])
+        );
+        assert_eq!(covered(&mut [(0, 1), (1, 1), (3, 2)]), None, "an overlap");
+        assert_eq!(covered(&mut [(0, 0), (0, 0)]), None, "one twice");
     }
 }

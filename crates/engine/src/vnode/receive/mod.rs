@@ -154,7 +154,7 @@ impl Core {
         let mut receiving = self.begin_receiving(path, (begin, arrival), random)?;
         let done = receiving.take_all(&mut reader, progress).and_then(|totals| {
             if !planted::is(Planted::ReceivedLinksNotVerified) {
-                receiving.verify()?;
+                receiving.verify(&random)?;
             }
             receiving.show(&random)?;
             Ok(Received { totals, clone: receiving.begin.to_name.clone() })
@@ -268,6 +268,7 @@ fn anode_of(core: &Core, begin: &Begin, bytes: &[u8; 512], may_be_nameless: bool
         Anode::decode(bytes, family, number).map_err(|error| senseless(format!("{error}")))?;
     let anode = decoded.ok_or_else(|| senseless("an anode is empty"))?;
     check_number(begin, number)?;
+    let target_bytes = 1..=wide(super::api::SYMLINK_BYTES_MAX);
     let holds = [
         (anode.generation.0 <= begin.generation_max, "generation"),
         (
@@ -284,6 +285,9 @@ fn anode_of(core: &Core, begin: &Begin, bytes: &[u8; 512], may_be_nameless: bool
         (Content::of(&anode) == Content::Data || anode.storage == StorageMode::Blocked, "storage"),
         (anode.size_bytes <= super::api::FILE_BYTES_MAX, "size"),
         (anode.xattr.0 == 0 || anode.xattr != anode.acl, "containers of its own"),
+        (anode.kind != AnodeKind::Internal || (anode.xattr.0, anode.acl.0) == (0, 0), "container"),
+        (anode.kind != AnodeKind::Symlink || target_bytes.contains(&anode.size_bytes), "target"),
+        (anode.nlink > 0 || anode.entries == 0, "names"),
     ];
     match holds.iter().find(|(holds, _)| !holds) {
         Some((_, what)) => Err(senseless(format!("{number} has no such {what}"))),
@@ -561,6 +565,9 @@ impl Receiving<'_> {
                 if !is_whole || data.len() > super::api::SYMLINK_BYTES_MAX {
                     return Err(senseless(format!("{} has half a target", sent.number)));
                 }
+                if self.existing(sent.number)?.is_some_and(|it| it.fragments > 0) {
+                    return Err(senseless(format!("{} gets a second target", sent.number)));
+                }
                 Ok(self.changing(|| self.files.put_long_target(&self.base_of(sent), &data))?)
             }
             (Record::Hole(offset, length), Content::Data, AnodeKind::Regular) => {
@@ -640,15 +647,19 @@ impl Receiving<'_> {
             self.end_file(sent)?;
         } else {
             let (store, anodes) = (&self.core.store, &self.files.fileset.anodes);
-            let counts = self.changing(|| {
+            let (counts, is_empty) = self.changing(|| {
                 let change = self.files.begin(Reservation::LARGE)?;
                 let found = anodes.read_anode_of(store, &change, sent.number)?;
                 let anode = found.ok_or(FsError::Stale)?;
                 let counts = (anode.pages, anode.entries, anode.storage);
                 let finished = finished(sent, &anode, sent.size_bytes);
+                let is_empty = finished.fragments == 0;
                 self.write_finished(change, finished)?;
-                Ok(counts)
+                Ok((counts, is_empty))
             })?;
+            if is_empty && sent.kind == AnodeKind::Symlink && sent.storage == StorageMode::Blocked {
+                return Err(senseless(format!("{} has no target", sent.number)));
+            }
             if counts != (sent.pages, sent.entries, sent.storage) {
                 let (pages, entries, _) = counts;
                 return Err(senseless(format!(

@@ -86,6 +86,12 @@ impl Core {
                  whole; {advice}"
             )));
         }
+        if begin.generation_max > entry.generation_base {
+            // Files made here later would be taken for those that it brings.
+            return Err(refused(format!(
+                "the stream brings newer files than it said when it began: send it whole; {advice}"
+            )));
+        }
         Ok(Target { partial, base })
     }
 

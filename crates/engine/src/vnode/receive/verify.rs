@@ -1,19 +1,30 @@
 //! The last look at what was received: every name leads to a file that is there, every file has as
-//! many names as it says, and no directory is below itself. It looks at what differs from where the
-//! stream began, which was right.
+//! many names as it says, no directory is below itself, each finds its names by their hashes, and
+//! containers of attributes are their files'. It looks at what differs from where the stream began,
+//! which was right: so what the stream does not send is held against it too.
+//!
+//! Names are held against files by sums of keyed hashes, one for each side of what changed: the key
+//! is random and nobody outside knows it, so two sums are equal by chance once in 2^64. In memory
+//! are a number for each directory that got a name, and the pages of one directory or container.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use format::anode::{Anode, AnodeKind, ROOT_ANODE};
-use format::directory::dirents;
+use format::acl::Acl;
+use format::anode::{Anode, AnodeKind, FIRST_FILE_ANODE, ROOT_ANODE};
+use format::attributes::{
+    ATTRIBUTE_LIST_BYTES_MAX, AttributeName, ContainerPages, ValueAt, entries, is_value_page,
+};
+use format::directory::{ALL_HASHES, covered, depth, dirents};
+use format::hash::siphash24;
 use format::ids::{AnodeNo, Generation};
-use format::page::PageKind;
+use format::page::{PageKind, read_u64};
 use format::pointer::BlockPointer;
+use runtime::planted::{self, Planted};
 
-use super::super::api::LINKS_MAX;
 use super::{Done, Receiving, senseless};
 use crate::container::{Versions, content_owner, is_one_file};
+use crate::convert::wide;
 use crate::error::FsResult;
 use crate::fileset::diff::{ChangedAnode, NodeView};
 
@@ -22,17 +33,21 @@ const GENERATION_MASK: u64 = (1 << 48) - 1;
 /// Directories one inside the other, at most.
 const DEPTH_MAX: usize = 1 << 16;
 
-/// What changed of the names of a file.
-#[derive(Clone, Copy, Debug, Default)]
-struct Links {
-    /// Names found.
-    names: i64,
-    /// Names that the anode counts; of a directory 1 while it is there.
-    stated: i64,
-    /// Of a directory: directories found in it.
-    inside: i64,
-    /// And as its count of links says.
-    stated_inside: i64,
+/// Which file a name leads to, and of a directory where it should be.
+#[derive(Clone, Copy)]
+struct Named {
+    number: AnodeNo,
+    generation: u64,
+    kind: AnodeKind,
+    /// Of a directory, the one that names it.
+    parent: AnodeNo,
+}
+
+/// Pages of a directory: number and depth of each that is gone, and of each that came.
+#[derive(Default)]
+struct Changed {
+    gone: Vec<(u64, u8)>,
+    came: Vec<(u64, u8)>,
 }
 
 /// A look under way.
@@ -40,21 +55,57 @@ struct Look<'l> {
     receiving: &'l Receiving<'l>,
     before: Option<NodeView>,
     after: NodeView,
-    links: BTreeMap<u64, Links>,
+    /// Nobody outside knows it.
+    key: [u64; 2],
+    /// Names found less names that files count.
+    names: u64,
+    /// Directories found in each directory, less those that its count of links says.
+    inside: u64,
+    /// Directories that a name leads to that came.
     moved: BTreeSet<u64>,
     /// What is wrong.
     wrong: Option<String>,
 }
 
+impl Named {
+    fn of(anode: &Anode) -> Named {
+        let is_directory = anode.kind == AnodeKind::Directory;
+        Named {
+            number: anode.number,
+            generation: anode.generation.0 & GENERATION_MASK,
+            kind: anode.kind,
+            parent: if is_directory { anode.parent } else { AnodeNo(0) },
+        }
+    }
+
+    fn hash(self, key: [u64; 2], salt: u64) -> u64 {
+        let which = match planted::is(Planted::ReceivedAnotherFile) {
+            true => [0; 3],
+            false => [self.generation, u64::from(self.kind.code()), self.parent.0],
+        };
+        let words = [self.number.0, which[0], which[1], which[2]];
+        let bytes: Vec<u8> = words.iter().chain([&salt]).flat_map(|it| it.to_le_bytes()).collect();
+        siphash24(key, &bytes)
+    }
+}
+
 impl Receiving<'_> {
-    /// Holds all names that came against all anodes.
-    pub(super) fn verify(&self) -> Done<()> {
+    /// Holds all names that came against all anodes. `random`: unknown to whoever sends.
+    pub(super) fn verify(&self, random: &[u8; 32]) -> Done<()> {
         self.core.sync_all()?;
         let after = NodeView::whole(&self.files.fileset.anodes.lock().entry());
         let target = self.core.check_target(&self.target, &self.begin, self.arrival)?;
         let before = target.base.map(|base| NodeView::of(&base.clone));
-        let (links, moved) = (BTreeMap::new(), BTreeSet::new());
-        let mut look = Look { receiving: self, before, after, links, moved, wrong: None };
+        let mut look = Look {
+            receiving: self,
+            before,
+            after,
+            key: [16, 24].map(|at| read_u64(random, at)),
+            names: 0,
+            inside: 0,
+            moved: BTreeSet::new(),
+            wrong: None,
+        };
         look.all()?;
         match look.wrong {
             Some(what) => Err(senseless(what)),
@@ -72,47 +123,55 @@ impl Look<'_> {
             let goes_on = self.wrong.is_none();
             Ok(if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         })?;
-        if self.wrong.is_none() && self.after.anode(store, ROOT_ANODE)?.is_none() {
-            self.wrong = Some("it has no root".to_owned());
+        if self.wrong.is_some() {
+            return Ok(());
         }
-        let wrong = self.links.iter().find(|(_, it)| {
-            it.names != it.stated || (it.inside != it.stated_inside && it.stated_inside != i64::MAX)
-        });
-        let wrong = wrong.map(|(number, links)| {
-            format!("{} says other names than came: {links:?}", AnodeNo(*number))
-        });
-        if self.wrong.is_none() {
-            self.wrong = wrong;
+        if self.after.anode(store, ROOT_ANODE)?.is_none() {
+            self.wrong = Some("it has no root".to_owned());
+        } else if self.names != 0 {
+            self.wrong = Some("its files count other names than there are".to_owned());
+        } else if self.inside != 0 {
+            self.wrong =
+                Some("its directories count other directories than are in them".to_owned());
         }
         self.no_loops()
+    }
+
+    /// Adds `count` times what a name leads to.
+    fn count_names(&mut self, named: Named, count: i64) {
+        let times = count.cast_unsigned();
+        self.names = self.names.wrapping_add(named.hash(self.key, 0).wrapping_mul(times));
+    }
+
+    /// Adds `count` times that a directory is in this one.
+    fn count_inside(&mut self, directory: &Anode, count: i64) {
+        let times = count.cast_unsigned();
+        // Where it is itself makes no difference.
+        let named = Named { parent: AnodeNo(0), ..Named::of(directory) };
+        let hash = named.hash(self.key, 1);
+        self.inside = self.inside.wrapping_add(hash.wrapping_mul(times));
     }
 
     fn changed(&mut self, changed: &ChangedAnode) -> FsResult<()> {
         let (before, after) = (changed.before.as_ref(), changed.after.as_ref());
         for (anode, sign) in [(before, -1), (after, 1)] {
             let Some(anode) = anode.filter(|it| it.kind != AnodeKind::Internal) else { continue };
-            let links = self.links.entry(anode.number.0).or_default();
-            let is_directory = anode.kind == AnodeKind::Directory;
-            let is_root = anode.number == ROOT_ANODE;
             if anode.nlink == 0 {
                 // It was removed, and somebody has it open.
                 continue;
             }
-            links.stated += match (is_directory, is_root) {
-                (true, true) => 0,
-                (true, false) => sign,
-                (false, _) => sign * i64::from(anode.nlink),
-            };
-            if is_directory && anode.nlink >= LINKS_MAX {
-                // Counts past the limit are not kept.
-                links.stated_inside = i64::MAX;
-            } else if is_directory && links.stated_inside != i64::MAX {
-                links.stated_inside += sign * (i64::from(anode.nlink) - 2);
+            if anode.kind != AnodeKind::Directory {
+                self.count_names(Named::of(anode), -sign * i64::from(anode.nlink));
+                continue;
             }
+            if anode.number != ROOT_ANODE {
+                self.count_names(Named::of(anode), -sign);
+            } else if anode.parent != ROOT_ANODE {
+                self.wrong = Some("its root is in another directory".to_owned());
+            }
+            self.count_inside(anode, -sign * (i64::from(anode.nlink) - 2));
         }
-        if let Some(after) = after {
-            self.containers(after)?;
-        }
+        self.containers(before, after)?;
         let is_one = match (before, after) {
             (Some(before), Some(after)) => is_one_file(before, after),
             _ => false,
@@ -125,52 +184,116 @@ impl Look<'_> {
     }
 
     /// A file's containers of attributes are its, and each such container is a file's.
-    fn containers(&mut self, anode: &Anode) -> FsResult<()> {
-        let store = &self.receiving.core.store;
-        let mut is_right = true;
-        if anode.kind == AnodeKind::Internal {
-            let owner = self.after.anode(store, anode.parent)?;
-            is_right = owner.is_some_and(|it| [it.xattr, it.acl].contains(&anode.number));
-        } else {
-            for number in [anode.xattr, anode.acl].into_iter().filter(|number| number.0 != 0) {
-                let container = self.after.anode(store, number)?;
-                let container = container.filter(|it| it.kind == AnodeKind::Internal);
-                is_right &= container.is_some_and(|it| it.parent == anode.number);
+    fn containers(&mut self, before: Option<&Anode>, after: Option<&Anode>) -> FsResult<()> {
+        let mut is_right = match after {
+            None => true,
+            Some(after) if after.kind == AnodeKind::Internal => {
+                self.names_container(after.parent, after.number)? && self.adds_up(after)?
+            }
+            Some(after) => {
+                let mut is_right = are_lists(after.attributes.iter());
+                for number in containers_of(after) {
+                    is_right &= self.is_container_of(number, after.number)?;
+                }
+                is_right
+            }
+        };
+        // What was its before is another's now, or gone, and so is who had it.
+        match before {
+            None => {}
+            Some(before) if before.kind == AnodeKind::Internal => {
+                let of = after.filter(|it| it.kind == AnodeKind::Internal).map(|it| it.parent);
+                is_right &= of == Some(before.parent)
+                    || !self.names_container(before.parent, before.number)?;
+            }
+            Some(before) => {
+                for number in containers_of(before) {
+                    let is_its = after.is_some_and(|it| containers_of(it).any(|it| it == number));
+                    is_right &= is_its || !self.is_container_of(number, before.number)?;
+                }
             }
         }
-        if !is_right {
+        if !is_right && let Some(anode) = after.or(before) {
             self.wrong = Some(format!("{} has no such attributes", anode.number));
         }
         Ok(())
     }
 
+    /// Whether what was received has container `number`, and says that it is that of `owner`.
+    fn is_container_of(&self, number: AnodeNo, owner: AnodeNo) -> FsResult<bool> {
+        let found = self.after.anode(&self.receiving.core.store, number)?;
+        Ok(number >= FIRST_FILE_ANODE
+            && found.is_some_and(|it| it.kind == AnodeKind::Internal && it.parent == owner))
+    }
+
+    /// Whether what was received has file `owner`, and says that container `number` is its.
+    fn names_container(&self, owner: AnodeNo, number: AnodeNo) -> FsResult<bool> {
+        let found = self.after.anode(&self.receiving.core.store, owner)?;
+        let found = found.filter(|it| it.kind != AnodeKind::Internal);
+        Ok(found.is_some_and(|it| containers_of(&it).any(|it| it == number)))
+    }
+
+    /// Whether the pages of a container are those that its attributes lie in.
+    fn adds_up(&self, container: &Anode) -> FsResult<bool> {
+        let (mut pages, mut is_right) = (ContainerPages::default(), true);
+        let store = &self.receiving.core.store;
+        let _ = store.differing_pages(Versions::new(None, Some(container)), 0, &mut |found| {
+            let Some(pointer) = found.after else { return Ok(ControlFlow::Continue(())) };
+            let owner = content_owner(container, found.index);
+            let page = store.view(None, pointer.place, PageKind::Attributes, owner)?;
+            pages.add(found.index, &page);
+            let lists = entries(&page).filter_map(|entry| match entry.value {
+                ValueAt::Here(value) => Some((entry.name, value)),
+                ValueAt::Pages(_) => None,
+            });
+            is_right = (is_value_page(&page) || are_lists(lists))
+                && pages.list_bytes() <= ATTRIBUTE_LIST_BYTES_MAX;
+            Ok(if is_right { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        })?;
+        Ok(is_right && (pages.add_up() || planted::is(Planted::ReceivedPagesApart)))
+    }
+
     fn names(&mut self, (before, after): (Option<&Anode>, Option<&Anode>)) -> FsResult<()> {
         let is_directory = |anode: &&Anode| anode.kind == AnodeKind::Directory;
         let (before, after) = (before.filter(is_directory), after.filter(is_directory));
-        let core = self.receiving.core;
+        let (core, mut pages) = (self.receiving.core, Changed::default());
         let _ = core.store.differing_pages(Versions::new(before, after), 0, &mut |page| {
-            self.names_in(before, (page.index, page.before), -1)?;
-            self.names_in(after, (page.index, page.after), 1)?;
+            let gone = self.names_in(before, (page.index, page.before), -1)?;
+            let came = self.names_in(after, (page.index, page.after), 1)?;
+            pages.gone.extend(gone.map(|depth| (page.index, depth)));
+            pages.came.extend(came.map(|depth| (page.index, depth)));
             Ok(ControlFlow::Continue(()))
         })?;
+        if let Some(after) = after.filter(|_| !planted::is(Planted::ReceivedPagesApart))
+            && !finds_its_names(before, after, pages)
+        {
+            self.wrong = Some(format!("the pages of directory {} do not tile it", after.number));
+        }
         Ok(())
     }
 
+    /// Returns the depth of the page.
     fn names_in(
         &mut self,
         directory: Option<&Anode>,
         (index, pointer): (u64, Option<BlockPointer>),
         sign: i64,
-    ) -> FsResult<()> {
-        let (Some(anode), Some(pointer)) = (directory, pointer) else { return Ok(()) };
+    ) -> FsResult<Option<u8>> {
+        let (Some(anode), Some(pointer)) = (directory, pointer) else { return Ok(None) };
         let owner = content_owner(anode, index);
         let store = &self.receiving.core.store;
         let page = store.view(None, pointer.place, PageKind::Directory, owner)?;
         for dirent in dirents(&page[..]) {
-            self.links.entry(dirent.anode.0).or_default().names += sign;
             let is_directory = dirent.kind == AnodeKind::Directory;
+            let named = Named {
+                number: dirent.anode,
+                generation: dirent.generation.0,
+                kind: dirent.kind,
+                parent: if is_directory { anode.number } else { AnodeNo(0) },
+            };
+            self.count_names(named, sign);
             if is_directory {
-                self.links.entry(anode.number.0).or_default().inside += sign;
+                self.count_inside(anode, sign);
             }
             if sign < 0 {
                 continue;
@@ -189,7 +312,7 @@ impl Look<'_> {
                 self.wrong = Some(format!("the name {name} in {} leads nowhere", anode.number));
             }
         }
-        Ok(())
+        Ok(Some(depth(&page[..])))
     }
 
     /// Every directory that got a name leads to the root by its parents.
@@ -210,4 +333,31 @@ impl Look<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns the containers of a file's attributes.
+fn containers_of(file: &Anode) -> impl Iterator<Item = AnodeNo> + use<> {
+    [file.xattr, file.acl].into_iter().filter(|number| number.0 != 0)
+}
+
+/// Whether each access list among attributes can be one.
+fn are_lists<'a>(mut all: impl Iterator<Item = (AttributeName<'a>, &'a [u8])>) -> bool {
+    all.all(|(name, value)| !name.namespace.is_acl() || Acl::decode(value).is_ok())
+}
+
+/// Whether a directory finds each name where its hash says: its pages hold each hash once, and it
+/// says how deep they are.
+fn finds_its_names(before: Option<&Anode>, after: &Anode, mut pages: Changed) -> bool {
+    let Changed { gone, came } = &mut pages;
+    let before = before.filter(|it| it.pages > 0);
+    let kept = before.filter(|it| it.pages > wide(gone.len()));
+    let is_known = kept.is_none_or(|it| it.key == after.key && it.depth <= after.depth);
+    let deepest = came.iter().map(|&(_, depth)| depth).max();
+    let expected = match before {
+        _ if after.pages == 0 => Some(Vec::new()),
+        None => Some(vec![ALL_HASHES]),
+        Some(_) => covered(gone),
+    };
+    let found = covered(came);
+    is_known && deepest.is_none_or(|it| it <= after.depth) && found.is_some() && found == expected
 }
