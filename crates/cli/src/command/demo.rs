@@ -99,6 +99,7 @@ fn begin(
         tracing::debug!(%error, "the fileset is not made");
     }
     hub.export_kept()?;
+    hub.read_schedules()?;
     let rules = ExportRules {
         is_writable: true,
         needs_secure_port: false,

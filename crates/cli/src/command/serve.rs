@@ -91,6 +91,8 @@ fn serve(
     // Before anybody uses one: in which of both pools it is, they ask each other.
     hub.settle_moves();
     export_all(&hub, args, plan.config)?;
+    // Before anybody can set one: a file is written whole.
+    hub.read_schedules()?;
     let (portmap, asked_by_udp) = portmap.unzip();
     let start = |(nfs, socket): (&Nfs, _)| Portmapper::start(Arc::clone(&nfs.service), socket);
     let _portmapper =

@@ -37,6 +37,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -199,6 +200,8 @@ pub(crate) struct Hub {
     arriving: exports::Arriving,
     /// Clones by schedule.
     schedules: Mutex<Schedules>,
+    /// Whether what was set before is in there.
+    has_read_schedules: AtomicBool,
     /// By number of the pool: clones that a schedule would delete and something needs.
     stays: Mutex<BTreeMap<usize, Vec<String>>>,
     /// Who is told what happens; `None`: nobody yet.
@@ -228,6 +231,7 @@ impl Hub {
             unserved: unserved::AllUnserved::default(),
             arriving: Mutex::default(),
             schedules: Mutex::default(),
+            has_read_schedules: AtomicBool::new(false),
             stays: Mutex::default(),
             receivers: Mutex::default(),
             notify_counts: Arc::default(),

@@ -32,6 +32,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -289,8 +290,10 @@ fn shortened(mut stays: Vec<String>) -> Vec<String> {
 }
 
 impl Hub {
-    /// Reads the schedules that were set of each pool.
+    /// Reads the schedules that were set of each pool. Before this none can be set: the file would
+    /// lose those that were not read.
     pub(crate) fn read_schedules(&self) -> anyhow::Result<()> {
+        let mut all = Schedules::new();
         for (index, served) in self.pools.iter().enumerate() {
             let name = file_of(served);
             let Some(text) = self.state.read(&name)? else { continue };
@@ -310,9 +313,11 @@ impl Hub {
                     };
                     schedule.uuid.clone_from(uuid);
                 }
-                self.schedules().insert((index, schedule.uuid.clone()), schedule);
+                all.insert((index, schedule.uuid.clone()), schedule);
             }
         }
+        *self.schedules() = all;
+        self.has_read_schedules.store(true, Ordering::Release);
         if let Err(error) = self.schedules_follow() {
             tracing::error!("schedules: {error}");
         }
@@ -352,6 +357,11 @@ impl Hub {
 
     fn write_schedules(&self, index: usize, schedules: &Schedules) -> Result<(), BackendError> {
         let served = &self.pools[index];
+        if !self.has_read_schedules.load(Ordering::Acquire) {
+            return Err(served.failed(
+                "the server has not read yet which schedules there are: try again in a moment",
+            ));
+        }
         let file = KeptFile { schedules: list_of(schedules, index) };
         let text = toml::to_string(&file).map_err(|error| served.failed(error.to_string()))?;
         let written = self.state.write(&file_of(served), &text);

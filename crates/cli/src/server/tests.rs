@@ -164,6 +164,7 @@ fn a_schedule_belongs_to_a_fileset_and_not_to_its_name() {
     let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
     let state = new_directory("schedules");
     let hub = hub_of(&pool, &state);
+    hub.read_schedules().expect("there is none");
     assert_eq!(asked(&hub, &create("a")), Ok(Answer::Done));
     let set = |fileset: &str, hourly: u32| Request::ScheduleSet {
         fileset: fileset.to_owned(),
@@ -208,6 +209,7 @@ fn a_schedule_that_is_taken_away_is_that_of_the_fileset_which_has_the_name() {
     let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
     let state = new_directory("twins");
     let hub = hub_of(&pool, &state);
+    hub.read_schedules().expect("there is none");
     let set = |hourly: u32, is_gone: bool| {
         let keep = crate::control::Counts { hourly, ..Default::default() };
         asked(&hub, &Request::ScheduleSet { fileset: "a".to_owned(), keep, is_gone })
@@ -253,6 +255,7 @@ fn a_schedule_deletes_what_nothing_needs_whatever_stays() {
     let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
     let state = new_directory("surplus");
     let hub = hub_of(&pool, &state);
+    hub.read_schedules().expect("there is none");
     let fileset = || "root".to_owned();
     let own = |hour: u64| format!("hourly-2026-11-23_{hour:02}-00");
     for hour in 4..14 {

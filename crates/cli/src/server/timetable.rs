@@ -25,9 +25,8 @@ pub(crate) struct Timetable {
 }
 
 impl Timetable {
-    /// Reads what was set, and keeps it from now on.
+    /// Keeps what was read and what is set from now on.
     pub(crate) fn start(hub: &Arc<Hub>) -> anyhow::Result<Timetable> {
-        hub.read_schedules()?;
         let should_stop = Arc::new(AtomicBool::new(false));
         let (hub, stopped) = (Arc::clone(hub), Arc::clone(&should_stop));
         let thread = std::thread::Builder::new().name("schedules".to_owned()).spawn(move || {

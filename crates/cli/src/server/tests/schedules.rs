@@ -31,6 +31,7 @@ fn clones_in(hub: &Hub, index: usize) -> Vec<String> {
 fn a_schedule_waits_while_its_fileset_moves_and_goes_along() {
     let two = Two::new("follows");
     let hub = two.hub();
+    hub.read_schedules().expect("there is none");
     set(&hub, 0, "a", 2);
     set(&hub, 0, "root", 1);
     let (root, mut told) = (("root".to_owned(), false), 0);
@@ -67,6 +68,7 @@ fn a_schedule_waits_while_its_fileset_moves_and_goes_along() {
 fn schedules_are_found_where_their_fileset_is() {
     let two = Two::new("found");
     let hub = two.hub();
+    hub.read_schedules().expect("there is none");
     set(&hub, 0, "a", 2);
     set(&hub, 0, "root", 1);
     let names = [0, 1].map(|index| format!("schedules-{}.toml", hub.pools[index].id));
@@ -100,6 +102,35 @@ fn schedules_are_found_where_their_fileset_is() {
         next.read_schedules().expect("both are whole");
         assert_eq!((all(&next), texts()), (wanted.clone(), after.clone()), "{blocked}");
     }
+    two.close();
+}
+
+/// Goal: who sets a schedule while the server starts takes none away that was set before: he is
+/// refused until those are read.
+#[test]
+fn a_schedule_that_is_set_while_the_server_starts_erases_none() {
+    let two = Two::new("starts");
+    let hub = two.hub();
+    hub.read_schedules().expect("there is none");
+    for name in ["b", "c"] {
+        hub.control(0, &create(name), Peer::own()).expect("there is room");
+    }
+    set(&hub, 0, "a", 1);
+    set(&hub, 0, "b", 2);
+    drop(hub);
+    let next = two.hub();
+    let keep = crate::control::Counts { hourly: 3, ..Default::default() };
+    let request = Request::ScheduleSet { fileset: "c".to_owned(), keep, is_gone: false };
+    let refused = asked(&next, &request).expect_err("the others are not read");
+    assert!(refused.contains("try again"), "{refused}");
+    next.read_schedules().expect("it is whole");
+    assert_eq!(asked(&next, &request), Ok(Answer::Done));
+    let wanted = ["a", "b", "c"].map(|name| (name.to_owned(), false));
+    assert_eq!(all(&next)[0], wanted);
+    let last = two.hub();
+    last.read_schedules().expect("it is whole");
+    assert_eq!(all(&last)[0], wanted);
+    drop((next, last));
     two.close();
 }
 
