@@ -134,6 +134,55 @@ fn limits_and_reservation_go_along_wherever_power_fails() {
     assert!(judged > 30, "{judged} images mean little");
 }
 
+/// Goal: limits that somebody sets where the fileset has arrived are never undone by a move that is
+/// finished later, which sets once more those of the pool that it came from. Method: a move that is
+/// ended where it has arrived; all that changes limits is refused there, also by the next process,
+/// and is done once the move is finished, or an operator has said that the fileset is here.
+#[test]
+fn limits_are_not_changed_while_a_move_that_brings_them_is_not_finished() {
+    let (images, kept, limits) = limited(true);
+    for (last, says_here) in
+        [(MoveStep::Arrived, false), (MoveStep::Limited, false), (MoveStep::Limited, true)]
+    {
+        let both = Both::open([&images[0], &images[1]], false).expect("they open");
+        let ended = both.with(None, &mut |step| step != last, |this, how| this.run(how));
+        assert!(matches!(ended, Err(MoveError::Ended)), "{last:?}: {ended:?}");
+        let durable = both.devices.clone().map(|device| device.durable_image());
+        let both = Both::open([&durable[0], &durable[1]], false).expect("they open");
+        let (pool, b) = (&both.pools[1], name("b"));
+        let change = QuotaLimitsChange { bytes_hard: Some(4 << 10), ..Default::default() };
+        let refused = [
+            pool.set_quota(&b, (QuotaKind::User, 7), &change),
+            pool.set_quota_graces(&b, [Some(1), None]),
+            pool.switch_quotas_on(&b).map(drop),
+            pool.begin_quotas(&b),
+            pool.switch_quotas_off(&b),
+        ];
+        for refused in refused {
+            let words = refused.expect_err("the move is not finished").to_string();
+            assert!(words.contains("give the `holdfast fileset move` again"), "{words}");
+        }
+        if says_here {
+            pool.take_as_here(&b).expect("it has arrived");
+            pool.set_quota(&b, (QuotaKind::User, 7), &change).expect("it is here");
+            both.run().expect_err("both pools have it");
+        } else {
+            both.run().expect("it goes on");
+            pool.set_quota(&b, (QuotaKind::User, 7), &change).expect("it is finished");
+        }
+        let images = both.devices.clone().map(|device| device.durable_image());
+        let mut wanted = limits.accounts.clone();
+        let own = |it: &&mut QuotaAccount| (it.kind, it.id) == (QuotaKind::User, 7);
+        wanted.iter_mut().find(own).expect("he has one").bytes_hard = 4 << 10;
+        assert_eq!(along_in(&images[1]).accounts, wanted, "{last:?}");
+        super::send::assert_same(
+            &super::to_other_pool::content(&images[1], "b"),
+            &kept,
+            "moved c0",
+        );
+    }
+}
+
 /// Goal: a reservation for which the other pool has no room refuses the move, in words; one that
 /// changes while the fileset moves is taken as it is then.
 #[test]

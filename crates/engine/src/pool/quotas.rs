@@ -1,6 +1,6 @@
 //! The quotas of users, groups and projects of a pool's filesets: switched, set, told.
 
-use format::fileset::FilesetName;
+use format::fileset::{FilesetName, Moving};
 use format::ids::FRAGMENTS_MAX;
 use format::quota::{QuotaKind, QuotaState};
 
@@ -139,6 +139,19 @@ impl Pool {
         if allowed.is_on { Ok(()) } else { self.core.switch_quotas_of(fileset, false) }
     }
 
+    /// FM6: refuses to change what users may have while the move that the fileset has come by is
+    /// not finished: given again, it sets what they had in the other pool.
+    fn check_limits_have_come(&self, name: &FilesetName) -> FsResult<()> {
+        let moving = self.core.find_moving(name.parts())?.and_then(|found| found.moving);
+        if !matches!(moving, Some(Moving::Arrived { .. })) {
+            return Ok(());
+        }
+        let by = "it has come from another pool by a move that is not finished, and takes limits \
+                  of users from there: give the `holdfast fileset move` again, and then this; if \
+                  that pool is lost, `holdfast fileset move --here` comes first";
+        Err(FsError::FilesetInUse { name: name.to_string(), by: by.to_owned() })
+    }
+
     /// Switches the quotas of a fileset on, and counts what its users, groups and projects have,
     /// for some seconds: [`Pool::tick`] and the next call count the rest. Until all is counted
     /// nobody is refused.
@@ -146,8 +159,10 @@ impl Pool {
     /// # Errors
     ///
     /// [`FsError::NoFileset`]; [`FsError::FilesetInUse`] if it changes faster than it can be
-    /// written; [`FsError::NoSpace`] if there is no room for the records.
+    /// written, or has come by a move that is not finished; [`FsError::NoSpace`] if there is no
+    /// room for the records.
     pub fn switch_quotas_on(&self, name: &FilesetName) -> FsResult<QuotaProgress> {
+        self.check_limits_have_come(name)?;
         self.core.switch_quotas(name.parts(), true)?;
         for _ in 0..STEPS_PER_CALL {
             if !self.count_quotas(name)? {
@@ -167,6 +182,7 @@ impl Pool {
     ///
     /// As [`Pool::switch_quotas_on`].
     pub fn begin_quotas(&self, name: &FilesetName) -> FsResult<()> {
+        self.check_limits_have_come(name)?;
         self.core.switch_quotas(name.parts(), true)
     }
 
@@ -276,6 +292,7 @@ impl Pool {
     ///
     /// As [`Pool::switch_quotas_on`].
     pub fn switch_quotas_off(&self, name: &FilesetName) -> FsResult<()> {
+        self.check_limits_have_come(name)?;
         self.core.switch_quotas(name.parts(), false)
     }
 
@@ -332,9 +349,9 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`FsError::FilesetInUse`] if the quotas of the fileset are off; [`FsError::Invalid`] for id
-    /// 0, which is never limited, for a soft limit above the hard one, and for what is larger than
-    /// any pool.
+    /// [`FsError::FilesetInUse`] if the quotas of the fileset are off, or it has come by a move
+    /// that is not finished; [`FsError::Invalid`] for id 0, which is never limited, for a soft
+    /// limit above the hard one, and for what is larger than any pool.
     pub fn set_quota(
         &self,
         name: &FilesetName,
@@ -356,6 +373,7 @@ impl Pool {
         if id == 0 {
             return Err(FsError::Invalid);
         }
+        self.check_limits_have_come(name)?;
         self.core.set_quota(name.parts(), (kind, id), change)
     }
 
@@ -364,13 +382,14 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`FsError::FilesetInUse`] if the quotas of the fileset are off; [`FsError::Invalid`] for
-    /// more than a hundred years.
+    /// [`FsError::FilesetInUse`] as for [`Pool::set_quota`]; [`FsError::Invalid`] for more than a
+    /// hundred years.
     pub fn set_quota_graces(&self, name: &FilesetName, graces: [Option<u64>; 2]) -> FsResult<()> {
         const LONGEST_SECONDS: u64 = 100 * 366 * 24 * 60 * 60;
         if graces.iter().flatten().any(|seconds| *seconds > LONGEST_SECONDS) {
             return Err(FsError::Invalid);
         }
+        self.check_limits_have_come(name)?;
         self.core.set_quota_graces(name.parts(), graces)
     }
 }
