@@ -18,10 +18,15 @@ use super::{Attributes, Meta};
 pub(crate) const BLOCK_BYTES: usize = 512;
 /// Longest head of one file: its names, and its extended attributes.
 pub(crate) const HEAD_BYTES_MAX: u64 = 4 << 20;
-/// Most ranges of a file with holes.
-pub(crate) const RANGES_MAX: usize = 1 << 20;
+/// Most ranges of a file with holes; tests have fewer.
+pub(crate) const RANGES_MAX: usize = if cfg!(test) { 64 } else { 1 << 20 };
+/// Most digits of a number in a map of holes: those of 2^64.
+const DIGITS_MAX: usize = 20;
 /// How extended attributes are named in a head.
-pub(crate) const ATTRIBUTE_PREFIX: &str = "SCHILY.xattr.";
+const ATTRIBUTE_PREFIX: &[u8] = b"SCHILY.xattr.";
+
+/// What of a file is no hole: offsets and lengths.
+pub(crate) type Ranges = Vec<(u64, u64)>;
 
 /// Why a tar is read no further.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +40,14 @@ pub(crate) enum ArchiveError {
     /// It is none, or is damaged.
     #[error("{0}")]
     Wrong(String),
+    /// TE3: one file of it cannot be had; those behind it can.
+    #[error("{cause}")]
+    OfFile {
+        /// Its path, as far as it can be read.
+        path: Vec<u8>,
+        /// What is wrong with it.
+        cause: String,
+    },
 }
 
 impl From<std::io::Error> for ArchiveError {
@@ -72,7 +85,7 @@ pub(crate) struct Entry {
     /// Whether what follows begins with a map of what is no hole.
     has_map: bool,
     /// What is no hole, from the head; `None`: all.
-    ranges: Option<Vec<(u64, u64)>>,
+    ranges: Option<Ranges>,
     /// What of it was left out, in words.
     pub(crate) left_out: Option<&'static str>,
 }
@@ -88,17 +101,22 @@ pub(crate) struct Archive<R> {
     pub(crate) position: u64,
 }
 
+/// The records of a pax head: keys and values.
+type Records = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// What heads before a file's own have said.
 #[derive(Default)]
 struct Before {
     path: Option<Vec<u8>>,
     target: Option<Vec<u8>>,
-    records: Vec<(String, Vec<u8>)>,
+    records: Records,
+    /// Why they cannot be read.
+    wrong: Option<String>,
 }
 
 impl Before {
     fn get(&self, key: &str) -> Option<&[u8]> {
-        let found = self.records.iter().rev().find(|(name, _)| name == key);
+        let found = self.records.iter().rev().find(|(name, _)| name == key.as_bytes());
         found.map(|(_, value)| &value[..])
     }
 
@@ -171,15 +189,8 @@ impl<R: Read> Archive<R> {
         Ok(Some(header))
     }
 
-    /// Reads a head that says something of the next.
-    fn long(&mut self, header: &Header) -> Result<Vec<u8>, ArchiveError> {
-        let length = header.entry_size()?;
-        if length > HEAD_BYTES_MAX {
-            let most = HEAD_BYTES_MAX;
-            let cause =
-                format!("the archive has a head of {length} bytes; there are at most {most}");
-            return Err(ArchiveError::Wrong(cause));
-        }
+    /// Reads a head of `length` bytes that says something of the next.
+    fn long(&mut self, length: u64) -> Result<Vec<u8>, ArchiveError> {
         let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
         self.begin_content(length);
         self.content(&mut bytes)?;
@@ -190,29 +201,40 @@ impl<R: Read> Archive<R> {
     /// Returns the head of the next file; `None`: that was the last.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>, ArchiveError> {
         self.skip()?;
-        let (mut before, mut held) = (Before::default(), 0);
+        let (mut before, mut held) = (Before::default(), 0_u64);
         loop {
             let Some(header) = self.block()? else { return Ok(None) };
-            let kind = header.entry_type();
-            if !matches!(kind.as_byte(), b'x' | b'g' | b'L' | b'K') {
+            let kind = header.entry_type().as_byte();
+            if !matches!(kind, b'x' | b'g' | b'L' | b'K') {
                 return self.entry(&header, &before).map(Some);
             }
-            let bytes = self.long(&header)?;
-            held += bytes.len();
-            if held > usize::try_from(HEAD_BYTES_MAX).unwrap_or(usize::MAX) {
-                let cause = "the archive has heads without end before a file".to_owned();
-                return Err(ArchiveError::Wrong(cause));
+            let length = header.entry_size()?;
+            // Of the whole archive: who packs trees says nothing there.
+            let is_read = kind != b'g';
+            held = held.saturating_add(if is_read { length } else { 0 });
+            if !is_read || held > HEAD_BYTES_MAX {
+                if is_read {
+                    let most = HEAD_BYTES_MAX;
+                    let cause = format!("its heads take {held} bytes; there are at most {most}");
+                    before.wrong = Some(cause);
+                }
+                self.begin_content(length);
+                self.skip()?;
+                continue;
             }
-            match kind.as_byte() {
-                b'x' => before.records = records_of(&bytes)?,
+            let bytes = self.long(length)?;
+            match kind {
                 b'L' => before.path = Some(until_zero(&bytes)),
                 b'K' => before.target = Some(until_zero(&bytes)),
-                // Of the whole archive: who packs trees says nothing there.
-                _ => {}
+                _ => match records_of(&bytes) {
+                    Some(records) => before.records = records,
+                    None => before.wrong = Some("its pax head makes no sense".to_owned()),
+                },
             }
         }
     }
 
+    /// Reads the head of a file. Where its content ends is known whatever else is wrong with it.
     fn entry(&mut self, header: &Header, before: &Before) -> Result<Entry, ArchiveError> {
         let stored_bytes = match before.number("size") {
             Some(size) => size,
@@ -222,81 +244,91 @@ impl<R: Read> Archive<R> {
         let path = before.get("GNU.sparse.name").or_else(|| before.get("path")).map(<[u8]>::to_vec);
         let path = path.or_else(|| before.path.clone());
         let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
-        let target = before.get("linkpath").map(<[u8]>::to_vec).or_else(|| before.target.clone());
-        let target = target.or_else(|| header.link_name_bytes().map(|name| name.into_owned()));
-        let mut meta = meta_of(header, before, what)?;
         // Old archives say so of a directory and of nothing else.
         let is_directory = what == What::File(FileKind::Regular) && path.ends_with(b"/");
         let what = if is_directory { What::File(FileKind::Directory) } else { what };
-        meta.kind = if is_directory { FileKind::Directory } else { meta.kind };
-        let mut entry = Entry {
-            what,
-            path,
-            target: target.unwrap_or_default(),
-            attributes: Attributes::new(),
-            // What has no content has none, whatever its size says.
-            stored_bytes: if matches!(what, What::File(FileKind::Regular) | What::Other(_)) {
-                stored_bytes
-            } else {
-                0
-            },
-            has_map: false,
-            ranges: None,
-            left_out: None,
-            meta,
+        // What has no content has none, whatever its size says.
+        let has_content = matches!(what, What::File(FileKind::Regular) | What::Other(_));
+        let stored_bytes = if has_content { stored_bytes } else { 0 };
+        let is_sparse = header.entry_type() == EntryType::GNUSparse;
+        let sparse = if is_sparse { Some(self.old_sparse(header)?) } else { None };
+        self.begin_content(stored_bytes);
+        let described = || {
+            if let Some(cause) = &before.wrong {
+                return Err(cause.clone());
+            }
+            let target = before.get("linkpath").map(<[u8]>::to_vec);
+            let target = target.or_else(|| before.target.clone());
+            let target = target.or_else(|| header.link_name_bytes().map(|name| name.into_owned()));
+            let mut entry = Entry {
+                what,
+                path: path.clone(),
+                target: target.unwrap_or_default(),
+                attributes: Attributes::new(),
+                stored_bytes,
+                has_map: false,
+                ranges: None,
+                left_out: None,
+                meta: meta_of(header, before, what)?,
+            };
+            entry.meta.size_bytes = stored_bytes;
+            entry.take_records(before)?;
+            if let Some(sparse) = sparse {
+                let (ranges, size_bytes) = sparse?;
+                entry.meta.size_bytes = size_bytes;
+                entry.ranges = Some(ranges);
+            }
+            Ok(entry)
         };
-        entry.meta.size_bytes = entry.stored_bytes;
-        entry.take_records(before)?;
-        if header.entry_type() == EntryType::GNUSparse {
-            self.old_sparse(header, &mut entry)?;
-        }
-        self.begin_content(entry.stored_bytes);
-        Ok(entry)
+        described().map_err(|cause| ArchiveError::OfFile { path: path.clone(), cause })
     }
 
-    /// GNU's own form of a file with holes: its map is in the head, and in blocks behind it.
-    fn old_sparse(&mut self, header: &Header, entry: &mut Entry) -> Result<(), ArchiveError> {
+    /// GNU's own form of a file with holes: its map is in the head, and in blocks behind it, which
+    /// are read to their end whatever is in them. Returns what is no hole, and the size.
+    fn old_sparse(
+        &mut self,
+        header: &Header,
+    ) -> Result<Result<(Ranges, u64), String>, ArchiveError> {
         let Some(gnu) = header.as_gnu() else {
             return Err(ArchiveError::Wrong("a file with holes has no head of GNU's".to_owned()));
         };
         let mut ranges = Vec::new();
         let mut take = |sparse: &tar::GnuSparseHeader| {
-            if !sparse.is_empty() {
-                ranges.push((sparse.offset()?, sparse.length()?));
+            if sparse.is_empty() {
+                return Ok(());
             }
-            std::io::Result::Ok(())
-        };
-        gnu.sparse.iter().try_for_each(&mut take)?;
-        let mut is_extended = gnu.is_extended();
-        let mut count = 0;
-        while is_extended {
-            let mut more = tar::GnuExtSparseHeader::new();
-            self.reader.read_exact(more.as_mut_bytes())?;
-            more.sparse.iter().try_for_each(&mut take)?;
-            is_extended = more.is_extended();
-            count += 1;
-            if count > RANGES_MAX / more.sparse.len() {
+            if ranges.len() == RANGES_MAX {
                 return Err(too_many_ranges());
             }
+            let range = sparse.offset().and_then(|offset| Ok((offset, sparse.length()?)));
+            ranges.push(range.map_err(|error| nonsense(&error))?);
+            Ok(())
+        };
+        let mut taken = gnu.sparse.iter().try_for_each(&mut take);
+        let mut is_extended = gnu.is_extended();
+        while is_extended {
+            let mut more = tar::GnuExtSparseHeader::new();
+            self.fill(more.as_mut_bytes())?;
+            taken = taken.and_then(|()| more.sparse.iter().try_for_each(&mut take));
+            is_extended = more.is_extended();
         }
-        entry.meta.size_bytes = gnu.real_size()?;
-        entry.ranges = Some(ranges);
-        Ok(())
+        let size_bytes = gnu.real_size().map_err(|error| nonsense(&error));
+        Ok(taken.and_then(|()| Ok((ranges, size_bytes?))))
     }
 
     /// Returns what of a file is no hole: ranges that rise, whose bytes are all that follows.
-    pub(crate) fn ranges(&mut self, entry: &Entry) -> Result<Vec<(u64, u64)>, ArchiveError> {
+    pub(crate) fn ranges(&mut self, entry: &Entry) -> Result<Ranges, ArchiveError> {
+        let of_file = |cause: String| ArchiveError::OfFile { path: entry.path.clone(), cause };
         let ranges = match (&entry.ranges, entry.has_map) {
             (Some(ranges), _) => ranges.clone(),
-            (None, true) => self.map()?,
+            (None, true) => self.map()?.map_err(of_file)?,
             (None, false) => return Ok(vec![(0, entry.stored_bytes)]),
         };
         let (mut end, mut sum) = (0_u64, 0_u64);
         for &(offset, length) in &ranges {
             let next = offset.checked_add(length).filter(|&next| next <= entry.meta.size_bytes);
             let Some(next) = next.filter(|_| offset >= end) else {
-                let cause = "the map of a file with holes makes no sense".to_owned();
-                return Err(ArchiveError::Wrong(cause));
+                return Err(of_file("the map of its holes makes no sense".to_owned()));
             };
             end = next;
             sum = sum.saturating_add(length);
@@ -304,53 +336,56 @@ impl<R: Read> Archive<R> {
         if sum == self.left.0 {
             Ok(ranges)
         } else {
-            let cause = "the map of a file with holes does not fit what follows".to_owned();
-            Err(ArchiveError::Wrong(cause))
+            Err(of_file("the map of its holes does not fit what follows".to_owned()))
         }
     }
 
     /// Reads the map in front of a file's content: decimal numbers, a line each, in whole blocks.
-    fn map(&mut self) -> Result<Vec<(u64, u64)>, ArchiveError> {
+    /// The inner error is that of the map.
+    fn map(&mut self) -> Result<Result<Ranges, String>, ArchiveError> {
         let (mut numbers, mut wanted, mut text) = (Vec::new(), None::<usize>, Vec::new());
         while wanted.is_none_or(|wanted| numbers.len() < wanted) {
             let mut block = [0; BLOCK_BYTES];
             if self.content(&mut block)? < BLOCK_BYTES {
-                return Err(ArchiveError::Wrong("the map of a file with holes ends".to_owned()));
+                return Ok(Err("the map of its holes ends".to_owned()));
             }
             for &byte in &block {
-                if byte != b'\n' {
+                if wanted.is_some_and(|wanted| numbers.len() == wanted) {
+                    // Zeros fill the block.
+                    break;
+                }
+                if byte != b'\n' && text.len() < DIGITS_MAX {
                     text.push(byte);
                     continue;
                 }
                 let number = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
-                let number: u64 = number.ok_or_else(|| {
-                    ArchiveError::Wrong("the map of a file with holes has no number".to_owned())
-                })?;
+                let Some(number) = number.filter(|_| byte == b'\n') else {
+                    return Ok(Err("the map of its holes has no number".to_owned()));
+                };
                 text.clear();
                 match wanted {
-                    Some(wanted) if numbers.len() >= wanted => break,
                     Some(_) => numbers.push(number),
                     None => {
                         let count = usize::try_from(number).unwrap_or(usize::MAX);
                         if count > RANGES_MAX {
-                            return Err(too_many_ranges());
+                            return Ok(Err(too_many_ranges()));
                         }
                         wanted = Some(2 * count);
                     }
                 }
             }
         }
-        Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
+        Ok(Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()))
     }
 }
 
 impl Entry {
-    /// Takes what a pax head says.
-    fn take_records(&mut self, before: &Before) -> Result<(), ArchiveError> {
+    /// Takes what a pax head says. `Err`: what is wrong with it.
+    fn take_records(&mut self, before: &Before) -> Result<(), String> {
         for (key, value) in &before.records {
             if let Some(name) = key.strip_prefix(ATTRIBUTE_PREFIX) {
-                self.attributes.push((name.as_bytes().to_vec(), value.clone()));
-            } else if key.starts_with("SCHILY.acl.") {
+                self.attributes.push((attribute_name(name), value.clone()));
+            } else if key.starts_with(b"SCHILY.acl.") {
                 self.left_out = Some("its access list is written in words, which are not read");
             }
         }
@@ -359,25 +394,23 @@ impl Entry {
         if before.get("GNU.sparse.major").is_some_and(|major| major == b"1") {
             self.has_map = true;
             self.meta.size_bytes = before.number("GNU.sparse.realsize").unwrap_or(0);
-        } else if before.records.iter().any(|(key, _)| key.starts_with("GNU.sparse.")) {
-            let path = super::shown(&self.path);
-            return Err(ArchiveError::Wrong(format!(
-                "{path}: its holes are in a form that is not read: make the archive with `tar \
-                 --sparse --sparse-version=1.0 --format=posix`"
-            )));
+        } else if before.records.iter().any(|(key, _)| key.starts_with(b"GNU.sparse.")) {
+            return Err("its holes are in a form that is not read: make the archive with `tar \
+                        --sparse --sparse-version=1.0 --format=posix`"
+                .to_owned());
         }
         Ok(())
     }
 }
 
-fn meta_of(header: &Header, before: &Before, what: What) -> Result<Meta, ArchiveError> {
+fn meta_of(header: &Header, before: &Before, what: What) -> Result<Meta, String> {
+    let read = |number: std::io::Result<u64>| number.map_err(|error| nonsense(&error));
     let id = |key: &str, number: u64| {
         let number = before.number(key).unwrap_or(number);
-        u32::try_from(number).map_err(|_| {
-            ArchiveError::Wrong(format!("a file has {key} {number}, which Linux does not have"))
-        })
+        u32::try_from(number)
+            .map_err(|_| format!("it has {key} {number}, which Linux does not have"))
     };
-    let seconds = i64::try_from(header.mtime()?).unwrap_or(0);
+    let seconds = i64::try_from(read(header.mtime())?).unwrap_or(0);
     let mtime = Timestamp { seconds, nanoseconds: 0 };
     let mtime = before.get("mtime").and_then(time_of).unwrap_or(mtime);
     let kind = match what {
@@ -386,7 +419,8 @@ fn meta_of(header: &Header, before: &Before, what: What) -> Result<Meta, Archive
     };
     let is_device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
     let rdev = if is_device {
-        let (major, minor) = (header.device_major()?, header.device_minor()?);
+        let major = header.device_major().map_err(|error| nonsense(&error))?;
+        let minor = header.device_minor().map_err(|error| nonsense(&error))?;
         let number = rustix::fs::makedev(major.unwrap_or(0), minor.unwrap_or(0));
         u32::try_from(number).unwrap_or(u32::MAX)
     } else {
@@ -394,9 +428,9 @@ fn meta_of(header: &Header, before: &Before, what: What) -> Result<Meta, Archive
     };
     Ok(Meta {
         kind,
-        mode: u16::try_from(header.mode()? & 0o7777).unwrap_or(0),
-        uid: id("uid", header.uid()?)?,
-        gid: id("gid", header.gid()?)?,
+        mode: u16::try_from(header.mode().map_err(|error| nonsense(&error))? & 0o7777).unwrap_or(0),
+        uid: id("uid", read(header.uid())?)?,
+        gid: id("gid", read(header.gid())?)?,
         rdev,
         size_bytes: 0,
         atime: before.get("atime").and_then(time_of).unwrap_or(mtime),
@@ -430,36 +464,60 @@ fn until_zero(bytes: &[u8]) -> Vec<u8> {
     bytes.split(|&byte| byte == 0).next().unwrap_or_default().to_vec()
 }
 
-/// Returns the records of a pax head: length, blank, key, `=`, value, line feed.
-fn records_of(mut bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>, ArchiveError> {
-    let wrong = || ArchiveError::Wrong("the archive has a pax head that makes no sense".to_owned());
+/// Returns the records of a pax head: length, blank, key, `=`, value, line feed. `None`: it is
+/// none.
+fn records_of(mut bytes: &[u8]) -> Option<Records> {
     let mut records = Vec::new();
     while !bytes.is_empty() {
-        let blank = bytes.iter().position(|&byte| byte == b' ').ok_or_else(wrong)?;
-        let length = std::str::from_utf8(&bytes[..blank]).ok().and_then(|text| text.parse().ok());
-        let length: usize = length.ok_or_else(wrong)?;
-        let record = bytes.get(blank + 1..length).ok_or_else(wrong)?;
-        let record = record.strip_suffix(b"\n").ok_or_else(wrong)?;
-        let equals = record.iter().position(|&byte| byte == b'=').ok_or_else(wrong)?;
-        let key = String::from_utf8(record[..equals].to_vec()).map_err(|_| wrong())?;
-        records.push((key, record[equals + 1..].to_vec()));
+        let blank = bytes.iter().position(|&byte| byte == b' ')?;
+        let length: usize = std::str::from_utf8(&bytes[..blank]).ok()?.parse().ok()?;
+        let record = bytes.get(blank + 1..length)?.strip_suffix(b"\n")?;
+        let equals = record.iter().position(|&byte| byte == b'=')?;
+        records.push((record[..equals].to_vec(), record[equals + 1..].to_vec()));
         bytes = &bytes[length..];
     }
-    Ok(records)
+    Some(records)
 }
 
 /// Returns the record of a pax head that says `key` is `value`.
-pub(crate) fn record_of(key: &str, value: &[u8]) -> Vec<u8> {
+pub(crate) fn record_of(key: impl AsRef<[u8]>, value: &[u8]) -> Vec<u8> {
+    let key = key.as_ref();
     let rest = " =\n".len() + key.len() + value.len();
     // The length counts its own digits.
     let mut length = rest + 1;
     while rest + length.to_string().len() != length {
         length = rest + length.to_string().len();
     }
-    let mut record = format!("{length} {key}=").into_bytes();
-    record.extend_from_slice(value);
-    record.push(b'\n');
-    record
+    [format!("{length} ").as_bytes(), key, b"=", value, b"\n"].concat()
+}
+
+/// Returns the key of a pax head for an extended attribute: an `=` would end it, so that is written
+/// as `%3D`, and `%` as `%25`, as GNU tar does. Other bytes are as they are.
+pub(crate) fn attribute_key(name: &[u8]) -> Vec<u8> {
+    let mut key = ATTRIBUTE_PREFIX.to_vec();
+    for &byte in name {
+        match byte {
+            b'=' => key.extend(b"%3D"),
+            b'%' => key.extend(b"%25"),
+            byte => key.push(byte),
+        }
+    }
+    key
+}
+
+/// Returns the name that [`attribute_key`] has written behind its prefix.
+fn attribute_name(mut key: &[u8]) -> Vec<u8> {
+    let mut name = Vec::with_capacity(key.len());
+    while let Some((&byte, rest)) = key.split_first() {
+        let (byte, rest) = match (rest.strip_prefix(b"3D"), rest.strip_prefix(b"25")) {
+            (Some(rest), _) if byte == b'%' => (b'=', rest),
+            (_, Some(rest)) if byte == b'%' => (b'%', rest),
+            _ => (byte, rest),
+        };
+        name.push(byte);
+        key = rest;
+    }
+    name
 }
 
 /// Returns the time that a pax head says: seconds, with any number of digits behind the point.
@@ -488,8 +546,12 @@ pub(crate) fn text_of_time(time: Timestamp) -> String {
     }
 }
 
-fn too_many_ranges() -> ArchiveError {
-    ArchiveError::Wrong(format!("a file has more than {RANGES_MAX} ranges between holes"))
+fn too_many_ranges() -> String {
+    format!("it has more than {RANGES_MAX} ranges between holes")
+}
+
+fn nonsense(error: &std::io::Error) -> String {
+    format!("its head makes no sense: {error}")
 }
 
 fn not_a_tar(bytes: &[u8]) -> ArchiveError {

@@ -3,7 +3,8 @@
 //! The archive is written in one stream, names in the order of a walk, each directory before what
 //! is in it. A file of several names is written once, its other names as links to the first. Holes
 //! are kept (GNU's sparse format 1.0, which GNU tar and bsdtar read). Sockets have no place in a
-//! tar and are left out.
+//! tar and are left out. Nothing is written that `unpack` does not read ([`HEAD_BYTES_MAX`],
+//! [`RANGES_MAX`]).
 
 use std::collections::HashMap;
 use std::io::{BufWriter, Write};
@@ -13,7 +14,7 @@ use engine::vnode::api::FileKind;
 use tar::{EntryType, Header};
 
 use super::archive::{
-    ATTRIBUTE_PREFIX, BLOCK_BYTES, RANGES_MAX, checksum, record_of, text_of_time,
+    BLOCK_BYTES, HEAD_BYTES_MAX, RANGES_MAX, attribute_key, checksum, record_of, text_of_time,
 };
 use super::copy::{OnMoved, below};
 use super::totals::count;
@@ -23,6 +24,8 @@ use super::{Attributes, Meta, PIECE_BYTES, Totals, Tree, TreeError, TreeResult};
 const OCTAL_MAX: u64 = 0o777_7777;
 /// Bytes that are gathered for a write.
 const BUFFER_BYTES: usize = 1 << 20;
+/// Bytes of the extended attributes of a file: its head has room for its names besides.
+const ATTRIBUTES_BYTES_MAX: usize = 4_000_000;
 /// Files of several names that are remembered.
 const LINKS_MAX: usize = 10_000_000;
 
@@ -58,7 +61,8 @@ impl<S: Tree, W: Write> Packing<'_, S, W> {
     fn all(&mut self, moved: OnMoved<'_>) -> TreeResult<()> {
         let root = self.source.root();
         let meta = self.source.meta(&root)?;
-        self.head(b"./", &meta, &self.source.attributes(&root)?, &[], None)?;
+        let attributes = self.fitting(b".", self.source.attributes(&root)?);
+        self.head(b"./", &meta, &attributes, &[], None)?;
         let device = meta.id.0;
         let mut levels = vec![self.level(root, Vec::new())?];
         while let Some(level) = levels.last_mut() {
@@ -135,6 +139,7 @@ impl<S: Tree, W: Write> Packing<'_, S, W> {
         }
         let node = self.source.open(directory, name, &meta).map_err(TreeError::while_reading)?;
         let attributes = self.source.attributes(&node).map_err(TreeError::while_reading)?;
+        let attributes = self.fitting(path, attributes);
         match meta.kind {
             FileKind::Regular => {
                 self.file(path, &meta, &attributes, &node)?;
@@ -157,6 +162,23 @@ impl<S: Tree, W: Write> Packing<'_, S, W> {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the extended attributes that the head of a file has room for. Where it has none for
+    /// all, the access lists are written: without them others might read what they may not.
+    fn fitting(&self, path: &[u8], mut attributes: Attributes) -> Attributes {
+        let bytes_of = |(name, value): &(Vec<u8>, Vec<u8>)| record_of(attribute_key(name), value);
+        let bytes: usize = attributes.iter().map(|it| bytes_of(it).len()).sum();
+        if bytes > ATTRIBUTES_BYTES_MAX {
+            let cause = format!(
+                "its extended attributes take {bytes} bytes, and a tar has room for \
+                 {ATTRIBUTES_BYTES_MAX}: they are left out: export it into a directory, or \
+                 `holdfast send` its fileset"
+            );
+            self.totals.fail(path, &TreeError::of_file(cause));
+            attributes.retain(|(name, _)| name.starts_with(b"system."));
+        }
+        attributes
     }
 
     fn file(
@@ -194,8 +216,8 @@ impl<S: Tree, W: Write> Packing<'_, S, W> {
             if start >= end {
                 break;
             }
-            if ranges.len() == RANGES_MAX {
-                // One more that has all of the rest, zeros where holes are.
+            if ranges.len() + 1 == RANGES_MAX {
+                // The last one has all of the rest, zeros where holes are.
                 ranges.push((start, meta.size_bytes - start));
                 break;
             }
@@ -289,7 +311,7 @@ impl<S: Tree, W: Write> Packing<'_, S, W> {
         self.heads(path, &meta, &records, target, kind)
     }
 
-    /// Writes a pax head and the block behind it.
+    /// Writes a pax head and the block behind it; nothing if the reader would refuse the head.
     fn heads(
         &mut self,
         path: &[u8],
@@ -298,7 +320,12 @@ impl<S: Tree, W: Write> Packing<'_, S, W> {
         target: &[u8],
         kind: u8,
     ) -> TreeResult<()> {
-        let length = u64::try_from(records.len()).unwrap_or(0);
+        let length = u64::try_from(records.len()).unwrap_or(u64::MAX);
+        if length > HEAD_BYTES_MAX {
+            let most = HEAD_BYTES_MAX;
+            let cause = format!("its names take {length} bytes; a tar has room for {most}");
+            return Err(TreeError::of_file(cause));
+        }
         let pax = Meta { size_bytes: length, mode: 0o644, uid: 0, gid: 0, rdev: 0, ..meta.clone() };
         let name = [b"PaxHeaders/", path].concat();
         self.block(&name, &pax, &[], b'x')?;
@@ -347,8 +374,7 @@ fn records_of(meta: &Meta, attributes: &Attributes, target: &[u8]) -> Vec<u8> {
         records.extend(record_of("linkpath", target));
     }
     for (name, value) in attributes {
-        let key = format!("{ATTRIBUTE_PREFIX}{}", String::from_utf8_lossy(name));
-        records.extend(record_of(&key, value));
+        records.extend(record_of(attribute_key(name), value));
     }
     records
 }

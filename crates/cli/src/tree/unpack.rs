@@ -260,23 +260,17 @@ impl<T: Tree> Reading<'_, '_, T> {
 
     fn entries(&mut self, reader: impl Read, moved: OnMoved<'_>) -> Result<(), ArchiveError> {
         let mut archive = Archive::new(reader);
-        while let Some(mut entry) = archive.next()? {
-            if let Some(why) = entry.left_out {
-                self.job.totals.leave_out(&entry.path, why);
-            }
-            let done = match names_of(&entry.path) {
-                Ok(names) => {
-                    let path = names.join(&b'/');
-                    let name = names.last().map(|name| name.to_vec());
-                    entry.path = path;
-                    self.entry(&mut archive, entry.clone(), name)?
+        let totals = self.job.totals;
+        loop {
+            match self.next(&mut archive) {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                // TE3: what is behind it is read.
+                Err(ArchiveError::OfFile { path, cause }) => {
+                    totals.fail(&path, &TreeError::of_file(cause));
                 }
-                Err(cause) => Err(TreeError::of_file(format!("{cause}: it is left out"))),
-            };
-            if let Err(error) = done {
-                self.job.totals.fail(&entry.path, &error);
+                Err(error) => return Err(error),
             }
-            let totals = self.job.totals;
             totals.moved_bytes.store(archive.position, Ordering::Relaxed);
             if totals.is_stopped() {
                 return Ok(());
@@ -286,10 +280,33 @@ impl<T: Tree> Reading<'_, '_, T> {
                 return Ok(());
             }
         }
-        Ok(())
     }
 
-    /// The outer error ends all, the inner one costs this file.
+    /// Takes the next file; `false`: there is none.
+    fn next<R: Read>(&mut self, archive: &mut Archive<R>) -> Result<bool, ArchiveError> {
+        let Some(mut entry) = archive.next()? else { return Ok(false) };
+        if let Some(why) = entry.left_out {
+            self.job.totals.leave_out(&entry.path, why);
+        }
+        let (path, done) = match names_of(&entry.path) {
+            Ok(names) => {
+                let name = names.last().map(|name| name.to_vec());
+                let path = names.join(&b'/');
+                entry.path.clone_from(&path);
+                (path, self.entry(archive, entry, name)?)
+            }
+            Err(cause) => {
+                let error = TreeError::of_file(format!("{cause}: it is left out"));
+                (entry.path, Err(error))
+            }
+        };
+        if let Err(error) = done {
+            self.job.totals.fail(&path, &error);
+        }
+        Ok(true)
+    }
+
+    /// The outer error is one of the archive, the inner one costs this file.
     fn entry<R: Read>(
         &mut self,
         archive: &mut Archive<R>,
@@ -427,6 +444,8 @@ impl<T: Tree> Reading<'_, '_, T> {
         entry: &Entry,
     ) -> Result<TreeResult<()>, ArchiveError> {
         let job = self.job;
+        // Before it is made: the map may be wrong.
+        let ranges = archive.ranges(entry)?;
         let node = match job.purpose {
             Purpose::Verify => job.compare(directory, name, entry).map(Some),
             Purpose::Copy => job.make(directory, name, entry),
@@ -437,7 +456,7 @@ impl<T: Tree> Reading<'_, '_, T> {
             Err(error) => return Ok(Err(error)),
         };
         let mut bytes = vec![0; PIECE_BYTES];
-        for (mut offset, length) in archive.ranges(entry)? {
+        for (mut offset, length) in ranges {
             let end = offset.saturating_add(length);
             while offset < end {
                 let most = usize::try_from(end - offset).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);

@@ -1,0 +1,144 @@
+//! Archives whose files are as odd as a pool, or whoever has made the archive, can have them.
+
+use engine::vnode::api::{Attr, FileKind, Ino, NewInode, XattrMode};
+
+use super::*;
+
+fn made(fs: &Arc<dyn FileSystem>, parent: Ino, name: &str, kind: FileKind) -> Attr {
+    let new = NewInode::new(kind, 0o755);
+    fs.create(&Caller::root(), parent, name.as_bytes(), new, None).expect("there is room")
+}
+
+fn find(fs: &Arc<dyn FileSystem>, parent: Ino, name: &str) -> Ino {
+    fs.lookup(&Caller::root(), parent, name.as_bytes()).expect("it is there").ino
+}
+
+fn give(fs: &Arc<dyn FileSystem>, ino: Ino, name: &[u8], value: &[u8]) {
+    fs.setxattr(&Caller::root(), ino, name, value, XattrMode::Set, None).expect("there is room");
+}
+
+/// Gives a file more extended attributes than the head of a tar has room for.
+fn give_too_many(fs: &Arc<dyn FileSystem>, ino: Ino) {
+    for number in 0..80 {
+        give(fs, ino, format!("user.{number}").as_bytes(), &[7; 64 << 10]);
+    }
+}
+
+/// Returns an archive of a tree, and what came of making it.
+fn packed(tree: &PoolTree) -> (Vec<u8>, Value) {
+    let (mut tar, totals) = (Vec::new(), Totals::default());
+    pack::run(tree, &mut tar, &totals, &mut |_| true);
+    assert_eq!(totals.last_word(), None);
+    (tar, totals.facts())
+}
+
+#[track_caller]
+fn assert_told(facts: &Value, words: &[&str]) {
+    let errors = facts["errors"].to_string();
+    assert_eq!(number(facts, "failed"), u64::try_from(words.len()).expect("few"), "{errors}");
+    for words in words {
+        assert!(errors.contains(words), "{words}: {errors}");
+    }
+}
+
+/// Goal: whatever users have made of their files, what an export has written is read by an import,
+/// and what a tar has no room for is told and costs nobody else anything. Method: files with as
+/// many ranges as are read and more, with more attributes than a head takes, and with odd names of
+/// attributes; a file behind each of them.
+#[test]
+fn what_an_export_writes_an_import_reads() {
+    let pool = pool(96 << 20);
+    let fs = pool.file_system();
+    let root = Caller::root();
+    let (from, to) = (tree_of(&fs, "/from"), tree_of(&fs, "/to"));
+    let at = find(&fs, fs.root(), "from");
+    for (name, count) in [("a-most", archive::RANGES_MAX), ("b-more", archive::RANGES_MAX + 5)] {
+        let ino = made(&fs, at, name, FileKind::Regular).ino;
+        for number in 0..u64::try_from(count).expect("few") {
+            fs.write(&root, ino, number * (64 << 10), b"here").expect("there is room");
+        }
+    }
+    give_too_many(&fs, made(&fs, at, "c-heavy", FileKind::Regular).ino);
+    let names = made(&fs, at, "d-names", FileKind::Regular).ino;
+    for name in [&b"user.a=b"[..], b"user.\xff", b"user.%3D%25%", b"user.=", b"user.%\n"] {
+        give(&fs, names, name, b"a=b\n%3D");
+    }
+    let heavy = made(&fs, at, "e-heavy", FileKind::Directory).ino;
+    give_too_many(&fs, heavy);
+    made(&fs, heavy, "below", FileKind::Regular);
+    made(&fs, at, "z", FileKind::Regular);
+
+    let (tar, facts) = packed(&from);
+    let heavy = ["c-heavy: its extended attributes take", "e-heavy: its extended attributes take"];
+    assert_told(&facts, &heavy);
+    assert_eq!((number(&facts, "files"), number(&facts, "directories")), (6, 1), "{facts}");
+    let (facts, word) = unpacked(&tar, &to, Purpose::Copy);
+    assert_eq!((number(&facts, "failed"), word), (0, None), "{facts}");
+    let facts = copied(&from, &to, Purpose::Verify);
+    assert_told(&facts, &["c-heavy: its extended attributes", "e-heavy: its extended attributes"]);
+    assert_eq!(number(&facts, "verified"), 5, "{facts}");
+    drop((from, to));
+    pool.close().expect("memory does not fail");
+}
+
+/// Returns a pax head with these records, and a file behind it.
+fn with_records(name: &str, records: &[u8], kind: u8, content: &[u8]) -> Vec<u8> {
+    let length = |bytes: &[u8]| u64::try_from(bytes.len()).expect("small");
+    let mut tar = head(b"pax", b'x', b"", length(records));
+    tar.extend(records);
+    tar.resize(tar.len().next_multiple_of(512), 0);
+    tar.extend(head(name.as_bytes(), kind, b"", length(content)));
+    tar.extend(content);
+    tar.resize(tar.len().next_multiple_of(512), 0);
+    tar
+}
+
+/// Goal: what is wrong with one file of an archive costs that file, and what is behind it comes
+/// (TE3). Method: each of the things that a head or a map can be wrong about, and a good file
+/// behind it.
+#[test]
+fn what_is_wrong_with_a_file_of_an_archive_costs_that_file() {
+    let pool = pool(64 << 20);
+    let fs = pool.file_system();
+    let sparse = [
+        archive::record_of("GNU.sparse.major", b"1"),
+        archive::record_of("GNU.sparse.realsize", b"9000"),
+    ]
+    .concat();
+    let map = |text: String| {
+        let mut map = text.into_bytes();
+        map.resize(map.len().next_multiple_of(512), 0);
+        map
+    };
+    let ranges = archive::RANGES_MAX + 1;
+    let many = map(format!("{ranges}\n{}", "0\n0\n".repeat(ranges)));
+    let head_bytes = usize::try_from(archive::HEAD_BYTES_MAX).expect("small");
+    let old = archive::record_of("GNU.sparse.map", b"0,1");
+    for (name, records, content, words) in [
+        ("long", vec![b'z'; head_bytes + 1], vec![1; 600], "heads take 4194305 bytes"),
+        ("none", b"nothing of a pax head".to_vec(), vec![1; 600], "pax head makes no sense"),
+        ("whose", archive::record_of("uid", b"5000000000"), vec![1; 600], "uid 5000000000"),
+        ("old", old, vec![1; 600], "a form that is not read"),
+        ("many", sparse.clone(), many, "more than 64 ranges"),
+        ("endless", sparse.clone(), vec![b'1'; 2048], "has no number"),
+        ("falls", sparse.clone(), map("2\n9\n0\n1\n0\n".to_owned()), "makes no sense"),
+        ("short", sparse.clone(), map("3\n9\n0\n".to_owned()), "holes has no number"),
+        ("other", sparse, map("1\n0\n7\n".to_owned()), "does not fit"),
+    ] {
+        let inside = tree_of(&fs, &format!("/{name}"));
+        let mut tar = with_records(name, &records, b'0', &content);
+        tar.extend(head(b"good", b'0', b"", 0));
+        for purpose in [Purpose::Copy, Purpose::Verify] {
+            let (facts, word) = unpacked(&tar, &inside, purpose);
+            assert_eq!(word, None, "{name}");
+            assert_told(&facts, &[words]);
+        }
+        let mut names = Vec::new();
+        super::super::Tree::list(&inside, &super::super::Tree::root(&inside), &mut |name| {
+            names.push(name);
+        })
+        .expect("it is there");
+        assert_eq!(names, [b"good".to_vec()], "{name}");
+    }
+    pool.close().expect("memory does not fail");
+}
