@@ -8,11 +8,16 @@ use engine::vnode::api::{
 
 use super::{Attributes, Meta, Tree, TreeError, TreeResult, check_name};
 
+/// The name at the root of a fileset that leads to its clones, which are read-only.
+const CLONES_NAME: &[u8] = b".clones";
+
 /// Files of a fileset below a directory.
 pub(crate) struct PoolTree {
     fs: Arc<dyn FileSystem>,
     caller: Caller,
     root: PoolNode,
+    /// The root of the fileset.
+    top: Ino,
 }
 
 /// A file or directory, with a reference on it.
@@ -79,14 +84,18 @@ impl PoolTree {
         path: &[u8],
         makes: bool,
     ) -> TreeResult<PoolTree> {
-        let root = PoolNode(Arc::new(Inner { fs: Arc::clone(fs), ino: root, is_counted: false }));
-        let mut tree = PoolTree { fs: Arc::clone(fs), caller: superuser(), root };
+        let top = root;
+        let root = PoolNode(Arc::new(Inner { fs: Arc::clone(fs), ino: top, is_counted: false }));
+        let mut tree = PoolTree { fs: Arc::clone(fs), caller: superuser(), root, top };
         let inside = path.strip_prefix(b"/").unwrap_or(path);
         let wrong = |cause: String| {
             TreeError::of_all(format!("{}: {cause}", String::from_utf8_lossy(path)))
         };
         for name in super::names_of(inside).map_err(wrong)? {
             let at = tree.root();
+            if makes {
+                tree.check_files(&at, name).map_err(|error| wrong(error.cause))?;
+            }
             let found = tree.fs.lookup(&tree.caller, at.0.ino, name);
             let found = match found {
                 Err(FsError::NotFound) if makes => {
@@ -106,6 +115,19 @@ impl PoolTree {
 
     fn node(&self, ino: Ino) -> PoolNode {
         PoolNode(Arc::new(Inner { fs: Arc::clone(&self.fs), ino, is_counted: true }))
+    }
+
+    /// Refuses a name that leads to clones of the fileset and not to its files (TE3): what is below
+    /// it cannot be changed. No listing has it; where one does, it is a file's.
+    fn check_files(&self, directory: &PoolNode, name: &[u8]) -> TreeResult<()> {
+        if name != CLONES_NAME || directory.0.ino != self.top {
+            return Ok(());
+        }
+        let mut is_file = false;
+        self.list(directory, &mut |listed| is_file |= listed == CLONES_NAME)?;
+        let cause = "the clones of the fileset have this name: give it another, or import below \
+                     another directory with --path";
+        if is_file { Ok(()) } else { Err(TreeError::of_file(cause)) }
     }
 }
 
@@ -131,6 +153,7 @@ impl Tree for PoolTree {
 
     fn find(&self, directory: &PoolNode, name: &[u8]) -> TreeResult<Option<Meta>> {
         check_name(name)?;
+        self.check_files(directory, name)?;
         match self.fs.lookup(&self.caller, directory.0.ino, name) {
             Ok(attr) => {
                 self.fs.forget(attr.ino, 1);

@@ -142,3 +142,42 @@ fn what_is_wrong_with_a_file_of_an_archive_costs_that_file() {
     }
     pool.close().expect("memory does not fail");
 }
+
+/// Goal: what would be among the clones of a fileset costs itself alone. Method: an archive and a
+/// directory with the name that leads to them, at the root of a fileset and below it, where it is a
+/// name as any other.
+#[test]
+fn a_name_that_leads_to_clones_costs_itself_alone() {
+    let place = Place::new("clones");
+    let from = place.path("from");
+    fs::create_dir_all(from.join(".clones/d")).expect("it is new");
+    fs::write(from.join(".clones/a"), b"a").expect("it is new");
+    fs::write(from.join("good"), b"good").expect("it is new");
+    let mut tar = head(b".clones/a", b'0', b"", 0);
+    tar.extend(head(b"hard", b'1', b".clones/a", 0));
+    tar.extend(head(b"good", b'0', b"", 0));
+    let words = "the clones of the fileset have this name";
+    for (path, told) in [("/", &[words, words][..]), ("/below", &[])] {
+        let pool = pool(64 << 20);
+        let fs = pool.file_system();
+        let take = crate::control::Request::CloneCreate {
+            fileset: "root".to_owned(),
+            clone: "a".to_owned(),
+        };
+        pool.control(&take, crate::control::Peer::own()).expect("there is room");
+        let inside = tree_of(&fs, path);
+        let (facts, word) = unpacked(&tar, &inside, Purpose::Copy);
+        assert_eq!(word, None);
+        assert_told(&facts, told);
+        let facts = copied(&host(&from), &inside, Purpose::Copy);
+        assert_told(&facts, &told[..told.len().min(1)]);
+        for name in [&b"good"[..], b"hard", b".clones"] {
+            let found = super::super::Tree::find(&inside, &super::super::Tree::root(&inside), name);
+            let is_there = found.is_ok_and(|found| found.is_some());
+            assert_eq!(is_there, told.is_empty() || name == b"good", "{path}: {name:?}");
+        }
+        drop(inside);
+        assert!(PoolTree::below(&fs, fs.root(), b"/.clones/a", true).is_err());
+        pool.close().expect("memory does not fail");
+    }
+}
