@@ -6,7 +6,7 @@
 //!   pool   files of a fileset -----------+--> trait Tree --+   verify   one against the other
 //!                                        |
 //!   archive   tar: headers               +-- unpack  a tar into a tree
-//!                                            pack    a tree into a tar
+//!                                            pack    a tree into a tar, by a walk
 //! ```
 //!
 //! # Invariants
@@ -31,6 +31,7 @@ pub(crate) mod pack;
 pub(crate) mod pool;
 pub(crate) mod totals;
 pub(crate) mod unpack;
+pub(crate) mod walk;
 
 use engine::vnode::api::{FileKind, Timestamp};
 

@@ -1,10 +1,9 @@
 //! A tree into a tar.
 //!
-//! The archive is written in one stream, names in the order of a walk, each directory before what
-//! is in it. A file of several names is written once, its other names as links to the first. Holes
-//! are kept (GNU's sparse format 1.0, which GNU tar and bsdtar read). Sockets have no place in a
-//! tar and are left out. Nothing is written that `unpack` does not read ([`HEAD_BYTES_MAX`],
-//! [`RANGES_MAX`]).
+//! The archive is written in one stream, names in the order of a walk ([`super::walk`]). A file of
+//! several names is written once, its other names as links to the first. Holes are kept (GNU's
+//! sparse format 1.0, which GNU tar and bsdtar read). Sockets have no place in a tar and are left
+//! out. Nothing is written that `unpack` does not read ([`HEAD_BYTES_MAX`], [`RANGES_MAX`]).
 
 use std::collections::HashMap;
 use std::io::{BufWriter, Write};
@@ -16,8 +15,9 @@ use tar::{EntryType, Header};
 use super::archive::{
     BLOCK_BYTES, HEAD_BYTES_MAX, RANGES_MAX, attribute_key, checksum, record_of, text_of_time,
 };
-use super::copy::{OnMoved, below};
+use super::copy::OnMoved;
 use super::totals::count;
+use super::walk::{Step, Walk};
 use super::{Attributes, Meta, PIECE_BYTES, Totals, Tree, TreeError, TreeResult};
 
 /// Largest number that seven octal digits say: above it a pax head does.
@@ -46,13 +46,6 @@ struct Packing<'p, S: Tree, W: Write> {
     links: HashMap<(u64, u64), Vec<u8>>,
 }
 
-/// A directory that is walked.
-struct Level<N> {
-    node: N,
-    path: Vec<u8>,
-    names: std::vec::IntoIter<Vec<u8>>,
-}
-
 fn unwritten(error: &std::io::Error) -> TreeError {
     TreeError::of_all(format!("it cannot be written: {error}"))
 }
@@ -64,19 +57,14 @@ impl<S: Tree, W: Write> Packing<'_, S, W> {
         let attributes = self.fitting(b".", self.source.attributes(&root)?);
         self.head(b"./", &meta, &attributes, &[], None)?;
         let device = meta.id.0;
-        let mut levels = vec![self.level(root, Vec::new())?];
-        while let Some(level) = levels.last_mut() {
-            let Some(name) = level.names.next() else {
-                levels.pop();
-                continue;
-            };
-            let path = below(&level.path, &name);
-            let node = level.node.clone();
-            match self.one(&node, &name, &path, device) {
-                Ok(Some(directory)) => match self.level(directory, path.clone()) {
-                    Ok(level) => levels.push(level),
-                    Err(error) => self.totals.fail(&path, &error.while_reading()),
-                },
+        let mut walk = Walk::new(self.source)?;
+        while let Some(Step { directory, name, path }) = walk.next() {
+            match self.one(&directory, &name, &path, device) {
+                Ok(Some(inner)) => {
+                    if let Err(error) = walk.enter(inner, path.clone()) {
+                        self.totals.fail(&path, &error.while_reading());
+                    }
+                }
                 Ok(None) => {}
                 Err(error) if error.is_final => return Err(error),
                 Err(error) => self.totals.fail(&path, &error),
@@ -89,13 +77,6 @@ impl<S: Tree, W: Write> Packing<'_, S, W> {
         // A tar ends with two blocks of zeros.
         self.put(&[0; 2 * BLOCK_BYTES])?;
         self.into.flush().map_err(|error| unwritten(&error))
-    }
-
-    fn level(&self, node: S::Node, path: Vec<u8>) -> TreeResult<Level<S::Node>> {
-        let mut names = Vec::new();
-        self.source.list(&node, &mut |name| names.push(name))?;
-        names.sort();
-        Ok(Level { node, path, names: names.into_iter() })
     }
 
     fn put(&mut self, bytes: &[u8]) -> TreeResult<()> {

@@ -18,6 +18,7 @@ use engine::vnode::api::{FileKind, Timestamp};
 use super::archive::{Archive, ArchiveError, Entry, What};
 use super::copy::{OnMoved, Purpose, Unsynced, compare_metas};
 use super::totals::count;
+use super::walk::{self, Step, Walk};
 use super::{
     Meta, PIECE_BYTES, Totals, Tree, TreeError, TreeResult, has_same_owner_and_mode, is_same,
     names_of, set_attributes,
@@ -38,6 +39,33 @@ pub(crate) fn run<R: Read, T: Tree>(
     totals: &Totals,
     moved: OnMoved<'_>,
 ) {
+    run_beside((reader, target), (purpose, None), threads, totals, moved);
+}
+
+/// Compares the archive in `reader`, which [`super::pack`] has made of all of `target`, with that:
+/// what it lacks differs too.
+pub(crate) fn verify_all_of<R: Read, T: Tree>(
+    (reader, target): (R, &T),
+    threads: usize,
+    totals: &Totals,
+    moved: OnMoved<'_>,
+) {
+    match Walk::new(target) {
+        Ok(walk) => {
+            let beside = Some(Beside { walk, next: None });
+            run_beside((reader, target), (Purpose::Verify, beside), threads, totals, moved);
+        }
+        Err(error) => totals.fail(b".", &error),
+    }
+}
+
+fn run_beside<R: Read, T: Tree>(
+    (reader, target): (R, &T),
+    (purpose, beside): (Purpose, Option<Beside<'_, T>>),
+    threads: usize,
+    totals: &Totals,
+    moved: OnMoved<'_>,
+) {
     let job = Job {
         target,
         purpose,
@@ -50,7 +78,8 @@ pub(crate) fn run<R: Read, T: Tree>(
         for _ in 0..threads {
             scope.spawn(|| job.work());
         }
-        let read = Reading { job: &job, directories: BTreeMap::new() }.all(reader, moved);
+        let reading = Reading { job: &job, directories: BTreeMap::new(), beside };
+        let read = reading.all(reader, moved);
         if let Err(error) = read {
             totals.fail(b"the archive", &TreeError::of_all(error.to_string()));
         }
@@ -148,8 +177,14 @@ impl<T: Tree> Job<'_, T> {
         let Small { directory, name, entry, pieces } = small;
         if self.purpose == Purpose::Verify {
             let node = self.compare(directory, name, entry)?;
+            let mut end = 0;
             for (offset, bytes) in pieces {
+                self.compare_hole(&node, (end, *offset))?;
                 self.compare_piece(&node, *offset, bytes)?;
+                end = offset.saturating_add(u64::try_from(bytes.len()).unwrap_or(0));
+            }
+            if entry.meta.kind == FileKind::Regular {
+                self.compare_hole(&node, (end, entry.meta.size_bytes))?;
             }
             count(&self.totals.verified);
             return Ok(());
@@ -229,8 +264,77 @@ impl<T: Tree> Job<'_, T> {
             return Ok(());
         }
         let differs = there.iter().zip(bytes).position(|(a, b)| a != b).unwrap_or(there.len());
-        let first = offset.saturating_add(u64::try_from(differs).unwrap_or(0));
-        Err(TreeError::of_file(format!("its content differs from byte {first} on")))
+        Err(content_differs(offset, differs))
+    }
+
+    /// What lies from `start` to `end` is to be zeros: a hole, or written.
+    fn compare_hole(&self, node: &T::Node, (start, end): (u64, u64)) -> TreeResult<()> {
+        let (mut at, mut bytes) = (start, Vec::new());
+        while at < end {
+            let Some((data, data_end)) = self.target.data(node, at)? else { return Ok(()) };
+            let data_end = data_end.min(end);
+            at = data.max(at);
+            while at < data_end {
+                let most = usize::try_from(data_end - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+                bytes.clear();
+                let read = self.target.read(node, at, most, &mut bytes)?;
+                if let Some(differs) = bytes.iter().position(|&byte| byte != 0) {
+                    return Err(content_differs(at, differs));
+                }
+                // Nothing: somebody has cut it meanwhile.
+                at += u64::try_from(if read == 0 { most } else { read }).unwrap_or(0);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn content_differs(offset: u64, differs: usize) -> TreeError {
+    let first = offset.saturating_add(u64::try_from(differs).unwrap_or(0));
+    TreeError::of_file(format!("its content differs from byte {first} on"))
+}
+
+/// A walk over the tree that an archive was made of, beside the archive, which has its order.
+struct Beside<'w, T: Tree> {
+    walk: Walk<'w, T>,
+    /// What the archive has not come to yet.
+    next: Option<Step<T::Node>>,
+}
+
+impl<T: Tree> Beside<'_, T> {
+    /// The archive has come to this path; `None`: to its end. What the tree has before that it
+    /// lacks.
+    fn go_to(&mut self, path: Option<&[u8]>, (target, totals): (&T, &Totals)) {
+        loop {
+            let Some(step) = self.next.take().or_else(|| self.walk.next()) else { return };
+            let is_before = |path: &[u8]| walk::order(&step.path, path);
+            let order = path.map_or(std::cmp::Ordering::Less, is_before);
+            if order.is_gt() {
+                self.next = Some(step);
+                return;
+            }
+            if let Err(error) = self.pass(&step, order.is_eq(), target) {
+                totals.fail(&step.path, &error.while_reading());
+            }
+            if order.is_eq() {
+                return;
+            }
+        }
+    }
+
+    fn pass(&mut self, step: &Step<T::Node>, is_there: bool, target: &T) -> TreeResult<()> {
+        // Gone since it was listed.
+        let Some(meta) = target.find(&step.directory, &step.name)? else { return Ok(()) };
+        if meta.kind == FileKind::Directory {
+            let node = target.open(&step.directory, &step.name, &meta)?;
+            self.walk.enter(node, step.path.clone())?;
+        }
+        // No tar holds a socket: that is told when it is made.
+        if is_there || meta.kind == FileKind::Socket {
+            Ok(())
+        } else {
+            Err(TreeError::of_file("the archive lacks it"))
+        }
     }
 }
 
@@ -238,6 +342,8 @@ struct Reading<'j, 'r, T: Tree> {
     job: &'r Job<'j, T>,
     /// The directories of the archive: their own attributes are set when all is in them.
     directories: BTreeMap<Vec<u8>, Entry>,
+    /// Where the archive is to have all of the tree.
+    beside: Option<Beside<'j, T>>,
 }
 
 impl<T: Tree> Reading<'_, '_, T> {
@@ -249,6 +355,7 @@ impl<T: Tree> Reading<'_, '_, T> {
         self.job.changed.notify_all();
         drop(queue);
         if done.is_ok() && !self.job.totals.is_stopped() {
+            self.passes(None);
             for entry in std::mem::take(&mut self.directories).into_values() {
                 if let Err(error) = self.finish_directory(&entry) {
                     self.job.totals.fail(&entry.path, &error);
@@ -282,6 +389,12 @@ impl<T: Tree> Reading<'_, '_, T> {
         }
     }
 
+    fn passes(&mut self, path: Option<&[u8]>) {
+        if let Some(beside) = &mut self.beside {
+            beside.go_to(path, (self.job.target, self.job.totals));
+        }
+    }
+
     /// Takes the next file; `false`: there is none.
     fn next<R: Read>(&mut self, archive: &mut Archive<R>) -> Result<bool, ArchiveError> {
         let Some(mut entry) = archive.next()? else { return Ok(false) };
@@ -292,6 +405,7 @@ impl<T: Tree> Reading<'_, '_, T> {
             Ok(names) => {
                 let name = names.last().map(|name| name.to_vec());
                 let path = names.join(&b'/');
+                self.passes(Some(&path));
                 entry.path.clone_from(&path);
                 (path, self.entry(archive, entry, name)?)
             }
@@ -456,8 +570,16 @@ impl<T: Tree> Reading<'_, '_, T> {
             Err(error) => return Ok(Err(error)),
         };
         let mut bytes = vec![0; PIECE_BYTES];
-        for (mut offset, length) in ranges {
+        let mut hole = 0;
+        // The last one has nothing but the hole before it.
+        for (mut offset, length) in ranges.into_iter().chain([(entry.meta.size_bytes, 0)]) {
             let end = offset.saturating_add(length);
+            if job.purpose == Purpose::Verify
+                && let Err(error) = job.compare_hole(&node, (hole, offset))
+            {
+                return Ok(Err(error));
+            }
+            hole = end;
             while offset < end {
                 let most = usize::try_from(end - offset).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
                 let count = archive.content(&mut bytes[..most])?;

@@ -160,7 +160,7 @@ pub(super) fn export(
                 rewind(path, file)?;
                 let mut moved = |bytes: u64| progress(bytes, 0);
                 let reader = BufReader::with_capacity(BUFFER_BYTES, &mut *file);
-                unpack::run((reader, &tree), purpose, threads, &totals, &mut moved);
+                unpack::verify_all_of((reader, &tree), threads, &totals, &mut moved);
             }
             (false, purpose) => {
                 let target = HostTree::new(clone_of_file(path, file)?);

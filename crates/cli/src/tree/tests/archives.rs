@@ -1,6 +1,8 @@
 //! Archives whose files are as odd as a pool, or whoever has made the archive, can have them.
 
-use engine::vnode::api::{Attr, FileKind, Ino, NewInode, XattrMode};
+use engine::vnode::api::{
+    Attr, FileKind, Ino, NewInode, RenameMode, SetAttr, SetTime, XattrMode,
+};
 
 use super::*;
 
@@ -180,4 +182,112 @@ fn a_name_that_leads_to_clones_costs_itself_alone() {
         assert!(PoolTree::below(&fs, fs.root(), b"/.clones/a", true).is_err());
         pool.close().expect("memory does not fail");
     }
+}
+
+/// Returns what differs between all of a tree and an archive that was made of it.
+fn verified(tar: &[u8], tree: &PoolTree) -> Value {
+    let totals = Totals::default();
+    unpack::verify_all_of((tar, tree), THREADS, &totals, &mut |_| true);
+    assert_eq!(totals.last_word(), None);
+    totals.facts()
+}
+
+/// Goal: a comparison with an archive reads what lies in holes, at their beginning, in the middle
+/// and behind the last byte that is stored, of small files and of large ones. Method: a byte is
+/// written there, and the time of the file set back.
+#[test]
+fn a_comparison_finds_what_lies_in_a_hole() {
+    let pool = pool(128 << 20);
+    let fs = pool.file_system();
+    let root = Caller::root();
+    let tree = tree_of(&fs, "/from");
+    let at = find(&fs, fs.root(), "from");
+    // Stored, and the size of the whole.
+    let sizes = [("empty", 0, 1 << 20), ("small", 9000, 1 << 20), ("large", 3 << 20, 9 << 20)];
+    for (name, stored, size) in sizes {
+        let ino = made(&fs, at, name, FileKind::Regular).ino;
+        if stored > 0 {
+            fs.write(&root, ino, 128 << 10, &vec![9; stored]).expect("there is room");
+        }
+        let change = SetAttr { size_bytes: Some(size), ..SetAttr::default() };
+        fs.setattr(&root, ino, &change, None).expect("it is ours");
+    }
+    let (tar, facts) = packed(&tree);
+    assert_eq!(number(&facts, "failed"), 0, "{facts}");
+    assert!(tar.len() < 4 << 20, "holes are kept: {}", tar.len());
+    assert_eq!(number(&verified(&tar, &tree), "failed"), 0);
+    for (name, stored, size) in sizes {
+        let ino = find(&fs, at, name);
+        let behind = (128 << 10) + u64::try_from(stored).expect("small") + (64 << 10);
+        for place in [0, 100 << 10, behind, size - 1] {
+            let before = fs.getattr(&root, ino).expect("it is there");
+            let times = |before: &Attr| SetAttr {
+                atime: Some(SetTime::To(before.atime)),
+                mtime: Some(SetTime::To(before.mtime)),
+                ..SetAttr::default()
+            };
+            fs.write(&root, ino, place, b"!").expect("there is room");
+            fs.setattr(&root, ino, &times(&before), None).expect("it is ours");
+            let differs = format!("{name}: its content differs from byte {place} on");
+            assert_told(&verified(&tar, &tree), &[&differs]);
+            fs.write(&root, ino, place, b"\0").expect("there is room");
+            fs.setattr(&root, ino, &times(&before), None).expect("it is ours");
+            assert_eq!(number(&verified(&tar, &tree), "failed"), 0, "{name}: zeros are a hole");
+        }
+    }
+    drop(tree);
+    pool.close().expect("memory does not fail");
+}
+
+/// Goal: a comparison with an archive of all of a tree finds what the archive lacks, wherever that
+/// is. Method: one name after the other is left out when the archive is made, and is there when it
+/// is compared.
+#[test]
+fn a_comparison_finds_what_an_archive_lacks() {
+    let pool = pool(64 << 20);
+    let fs = pool.file_system();
+    let root = Caller::root();
+    let tree = tree_of(&fs, "/from");
+    let at = find(&fs, fs.root(), "from");
+    let names = ["a", "d", "d.e", "d/a", "d/z", "e", "e/f", "e/f/g", "z"];
+    let parent_of = |path: &str| match path.rsplit_once('/') {
+        None => (at, path.to_owned()),
+        Some((above, name)) => {
+            let parent = above.split('/').fold(at, |parent, name| find(&fs, parent, name));
+            (parent, name.to_owned())
+        }
+    };
+    for path in names {
+        let (parent, name) = parent_of(path);
+        let is_directory = ["d", "e", "e/f"].contains(&path);
+        let kind = if is_directory { FileKind::Directory } else { FileKind::Regular };
+        made(&fs, parent, &name, kind);
+    }
+    made(&fs, at, "m-socket", FileKind::Socket);
+    let (tar, _) = packed(&tree);
+    assert_eq!(number(&verified(&tar, &tree), "failed"), 0);
+    for path in names {
+        // Moved out of the tree, and back with what is below it.
+        let (parent, name) = parent_of(path);
+        let times = |ino: Ino| fs.getattr(&root, ino).expect("it is there").mtime;
+        let rename = |from: (Ino, &[u8]), to: (Ino, &[u8])| {
+            fs.rename(&root, from, to, RenameMode::Replace, None).expect("it is there");
+        };
+        rename((parent, name.as_bytes()), (fs.root(), b"away"));
+        let (tar, _) = packed(&tree);
+        let before = times(parent);
+        rename((fs.root(), b"away"), (parent, name.as_bytes()));
+        let below = names.iter().filter(|it| it.starts_with(&format!("{path}/"))).copied();
+        let lacks: Vec<String> =
+            [path].into_iter().chain(below).map(|it| format!("{it}: the archive lacks it")).collect();
+        let mut told: Vec<&str> = lacks.iter().map(String::as_str).collect();
+        // The clock may have gone on when it came back.
+        let facts = verified(&tar, &tree);
+        if times(parent) != before {
+            told.push("its modification time differs");
+        }
+        assert_told(&facts, &told);
+    }
+    drop(tree);
+    pool.close().expect("memory does not fail");
 }
