@@ -10,9 +10,10 @@
 use std::io::{ErrorKind, Read};
 
 use engine::vnode::api::{FileKind, Timestamp};
+use format::attributes::ATTRIBUTE_LIST_BYTES_MAX;
 use tar::{EntryType, Header};
 
-use super::{Attributes, Meta};
+use super::{ATTRIBUTE_BYTES_MAX, Attributes, Meta};
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = 512;
@@ -388,6 +389,18 @@ impl Entry {
             } else if key.starts_with(b"SCHILY.acl.") {
                 self.left_out = Some("its access list is written in words, which are not read");
             }
+        }
+        let most = ATTRIBUTE_BYTES_MAX;
+        if let Some((name, value)) = self.attributes.iter().find(|(_, it)| it.len() > most) {
+            let (name, bytes) = (super::shown(name), value.len());
+            return Err(format!(
+                "its attribute {name} has {bytes} bytes; there are at most {most}"
+            ));
+        }
+        let bytes: usize = self.attributes.iter().map(|(name, _)| name.len() + 1).sum();
+        if bytes > ATTRIBUTE_LIST_BYTES_MAX {
+            let most = ATTRIBUTE_LIST_BYTES_MAX;
+            return Err(format!("names of its attributes take {bytes} bytes; at most {most} do"));
         }
         self.attributes.sort();
         self.attributes.dedup_by(|a, b| a.0 == b.0);

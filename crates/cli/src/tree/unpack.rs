@@ -4,6 +4,11 @@
 //! files are read into memory and written by others, for a file costs more than its bytes: a
 //! bounded number of them waits ([`WAITING_BYTES_MAX`]).
 //!
+//! Times of a directory are set when all is in it, for what is made in it changes them. Those of
+//! all directories are held until the archive ends, or there are too many
+//! ([`DIRECTORIES_BYTES_MAX`]): then those that the archive has left. Of one that it comes back to
+//! after that, as no walk does, the modification time is that of the import.
+//!
 //! Names come from whoever made the archive (TE1): one that leads out of the tree is left out and
 //! told, and so is one below what is no directory, such as a symbolic link.
 
@@ -30,6 +35,8 @@ const SMALL_BYTES_MAX: u64 = 1 << 20;
 /// Bytes and files that wait for a thread.
 const WAITING_BYTES_MAX: u64 = 64 << 20;
 const WAITING_FILES_MAX: usize = 4096;
+/// Bytes of directories that are held until all is in them; tests have fewer.
+pub(super) const DIRECTORIES_BYTES_MAX: usize = if cfg!(test) { 256 << 10 } else { 64 << 20 };
 
 /// Does `purpose` with the archive in `reader` and `target`.
 pub(crate) fn run<R: Read, T: Tree>(
@@ -78,7 +85,7 @@ fn run_beside<R: Read, T: Tree>(
         for _ in 0..threads {
             scope.spawn(|| job.work());
         }
-        let reading = Reading { job: &job, directories: BTreeMap::new(), beside };
+        let reading = Reading { job: &job, directories: BTreeMap::new(), held_bytes: 0, beside };
         let read = reading.all(reader, moved);
         if let Err(error) = read {
             totals.fail(b"the archive", &TreeError::of_all(error.to_string()));
@@ -98,6 +105,22 @@ struct Small<N> {
     name: Vec<u8>,
     entry: Entry,
     pieces: Vec<(u64, Vec<u8>)>,
+}
+
+impl<N> Small<N> {
+    fn held_bytes(&self) -> u64 {
+        let pieces = self.pieces.len().saturating_mul(size_of::<(u64, Vec<u8>)>());
+        let bytes = held_bytes(&self.entry).saturating_add(pieces);
+        self.entry.stored_bytes.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX))
+    }
+}
+
+/// Returns how many bytes are held of a file beside its content.
+fn held_bytes(entry: &Entry) -> usize {
+    let one = |it: &(Vec<u8>, Vec<u8>)| size_of_val(it) + it.0.len() + it.1.len();
+    let attributes: usize = entry.attributes.iter().map(one).sum();
+    // The path stands in a map besides.
+    size_of::<Entry>() + 2 * entry.path.len() + entry.target.len() + attributes
 }
 
 struct Queue<N> {
@@ -149,7 +172,7 @@ impl<T: Tree> Job<'_, T> {
                 self.target.between_files();
             }
             queue = self.lock();
-            queue.bytes -= small.entry.stored_bytes;
+            queue.bytes -= small.held_bytes();
             queue.under_way.remove(&small.entry.path);
             self.changed.notify_all();
         }
@@ -167,7 +190,7 @@ impl<T: Tree> Job<'_, T> {
     fn give(&self, small: Small<T::Node>) {
         let mut queue = self
             .wait(|queue| queue.bytes < WAITING_BYTES_MAX && queue.small.len() < WAITING_FILES_MAX);
-        queue.bytes += small.entry.stored_bytes;
+        queue.bytes += small.held_bytes();
         queue.under_way.insert(small.entry.path.clone());
         queue.small.push_back(small);
         self.changed.notify_all();
@@ -342,6 +365,7 @@ struct Reading<'j, 'r, T: Tree> {
     job: &'r Job<'j, T>,
     /// The directories of the archive: their own attributes are set when all is in them.
     directories: BTreeMap<Vec<u8>, Entry>,
+    held_bytes: usize,
     /// Where the archive is to have all of the tree.
     beside: Option<Beside<'j, T>>,
 }
@@ -356,11 +380,7 @@ impl<T: Tree> Reading<'_, '_, T> {
         drop(queue);
         if done.is_ok() && !self.job.totals.is_stopped() {
             self.passes(None);
-            for entry in std::mem::take(&mut self.directories).into_values() {
-                if let Err(error) = self.finish_directory(&entry) {
-                    self.job.totals.fail(&entry.path, &error);
-                }
-            }
+            self.finish_directories(None);
         }
         done
     }
@@ -437,10 +457,8 @@ impl<T: Tree> Reading<'_, '_, T> {
         drop(self.job.wait(|queue| is_clear(queue, &entry.path)));
         let Some(name) = name else {
             // The root itself.
-            if entry.what == What::File(FileKind::Directory) {
-                self.directories.insert(Vec::new(), entry);
-            }
-            return Ok(Ok(()));
+            let is_directory = entry.what == What::File(FileKind::Directory);
+            return Ok(if is_directory { self.hold(entry) } else { Ok(()) });
         };
         let parent = entry.path.strip_suffix(&name[..]).unwrap_or_default();
         let directory = match self.directory(parent) {
@@ -450,11 +468,8 @@ impl<T: Tree> Reading<'_, '_, T> {
         match entry.what {
             What::Link => Ok(self.link(&directory, &name, &entry)),
             What::File(FileKind::Directory) => {
-                let done = self.enter(&directory, &name, &entry.meta).map(drop);
-                if done.is_ok() {
-                    self.directories.insert(entry.path.clone(), entry);
-                }
-                Ok(done)
+                let done = self.enter(&directory, &name, &entry.meta);
+                Ok(done.and_then(|_| self.hold(entry)))
             }
             What::File(FileKind::Regular) if entry.stored_bytes > SMALL_BYTES_MAX => {
                 self.large(archive, &directory, &name, &entry)
@@ -599,6 +614,49 @@ impl<T: Tree> Reading<'_, '_, T> {
             return Ok(Ok(()));
         }
         Ok(job.finish(&node, entry))
+    }
+
+    /// Holds a directory until all is in it.
+    fn hold(&mut self, entry: Entry) -> TreeResult<()> {
+        let bytes = held_bytes(&entry);
+        if self.held_bytes + bytes > DIRECTORIES_BYTES_MAX {
+            self.finish_directories(Some(&entry.path));
+        }
+        if self.held_bytes + bytes > DIRECTORIES_BYTES_MAX {
+            let cause = format!(
+                "it and the directories above it have names and extended attributes of more than \
+                 {DIRECTORIES_BYTES_MAX} bytes: its own attributes and times are left out"
+            );
+            return Err(TreeError::of_file(cause));
+        }
+        let before = self.directories.insert(entry.path.clone(), entry);
+        self.held_bytes += bytes;
+        self.held_bytes -= before.as_ref().map_or(0, held_bytes);
+        Ok(())
+    }
+
+    /// Finishes the directories that are held; with a path those alone that the archive has left
+    /// where it has come to that.
+    fn finish_directories(&mut self, at: Option<&[u8]>) {
+        // What is written in them has its effect on their times.
+        drop(self.job.wait(|queue| queue.under_way.is_empty()));
+        let is_above = |path: &[u8]| {
+            at.and_then(|at| at.strip_prefix(path))
+                .is_some_and(|rest| path.is_empty() || rest.is_empty() || rest[0] == b'/')
+        };
+        for (path, entry) in std::mem::take(&mut self.directories) {
+            if is_above(&path) {
+                self.directories.insert(path, entry);
+                continue;
+            }
+            self.held_bytes -= held_bytes(&entry);
+            if self.job.totals.is_stopped() {
+                continue;
+            }
+            if let Err(error) = self.finish_directory(&entry) {
+                self.job.totals.fail(&entry.path, &error);
+            }
+        }
     }
 
     fn finish_directory(&self, entry: &Entry) -> TreeResult<()> {

@@ -1,8 +1,6 @@
 //! Archives whose files are as odd as a pool, or whoever has made the archive, can have them.
 
-use engine::vnode::api::{
-    Attr, FileKind, Ino, NewInode, RenameMode, SetAttr, SetTime, XattrMode,
-};
+use engine::vnode::api::{Attr, FileKind, Ino, NewInode, RenameMode, SetAttr, SetTime, XattrMode};
 
 use super::*;
 
@@ -116,12 +114,21 @@ fn what_is_wrong_with_a_file_of_an_archive_costs_that_file() {
     let many = map(format!("{ranges}\n{}", "0\n0\n".repeat(ranges)));
     let head_bytes = usize::try_from(archive::HEAD_BYTES_MAX).expect("small");
     let old = archive::record_of("GNU.sparse.map", b"0,1");
+    let name = |number| format!("SCHILY.xattr.user.{number:0>200}");
+    let list = (0..319).flat_map(|number| archive::record_of(name(number), b"")).collect();
     for (name, records, content, words) in [
         ("long", vec![b'z'; head_bytes + 1], vec![1; 600], "heads take 4194305 bytes"),
         ("none", b"nothing of a pax head".to_vec(), vec![1; 600], "pax head makes no sense"),
         ("whose", archive::record_of("uid", b"5000000000"), vec![1; 600], "uid 5000000000"),
         ("old", old, vec![1; 600], "a form that is not read"),
         ("many", sparse.clone(), many, "more than 64 ranges"),
+        (
+            "value",
+            archive::record_of("SCHILY.xattr.user.a", &[7; 65_537]),
+            vec![1; 600],
+            "65537 bytes",
+        ),
+        ("list", list, vec![1; 600], "take 65714 bytes"),
         ("endless", sparse.clone(), vec![b'1'; 2048], "has no number"),
         ("falls", sparse.clone(), map("2\n9\n0\n1\n0\n".to_owned()), "makes no sense"),
         ("short", sparse.clone(), map("3\n9\n0\n".to_owned()), "holes has no number"),
@@ -278,8 +285,11 @@ fn a_comparison_finds_what_an_archive_lacks() {
         let before = times(parent);
         rename((fs.root(), b"away"), (parent, name.as_bytes()));
         let below = names.iter().filter(|it| it.starts_with(&format!("{path}/"))).copied();
-        let lacks: Vec<String> =
-            [path].into_iter().chain(below).map(|it| format!("{it}: the archive lacks it")).collect();
+        let lacks: Vec<String> = [path]
+            .into_iter()
+            .chain(below)
+            .map(|it| format!("{it}: the archive lacks it"))
+            .collect();
         let mut told: Vec<&str> = lacks.iter().map(String::as_str).collect();
         // The clock may have gone on when it came back.
         let facts = verified(&tar, &tree);
@@ -289,5 +299,52 @@ fn a_comparison_finds_what_an_archive_lacks() {
         assert_told(&facts, &told);
     }
     drop(tree);
+    pool.close().expect("memory does not fail");
+}
+
+/// Goal: however many directories an archive has, and whatever they have, few bytes are held of
+/// them, and each gets its attributes and its times. Method: a tree of many directories with long
+/// attributes, much longer than may be held, and one in which that cannot be for they lie in each
+/// other: it is told of those, and the others come.
+#[test]
+fn directories_of_an_archive_are_held_up_to_a_bound() {
+    let pool = pool(128 << 20);
+    let fs = pool.file_system();
+    let (from, to) = (tree_of(&fs, "/from"), tree_of(&fs, "/to"));
+    let at = find(&fs, fs.root(), "from");
+    let directory = |parent: Ino, name: &str| {
+        let ino = made(&fs, parent, name, FileKind::Directory).ino;
+        give(&fs, ino, b"user.long", &[7; 40_000]);
+        ino
+    };
+    let held = unpack::DIRECTORIES_BYTES_MAX / 40_000;
+    for number in 0..10 * held {
+        let outer = directory(at, &format!("d{number}"));
+        let inner = directory(outer, "inner");
+        made(&fs, inner, "file", FileKind::Regular);
+        made(&fs, outer, "last", FileKind::Regular);
+    }
+    let (tar, _) = packed(&from);
+    assert!(tar.len() > 10 * unpack::DIRECTORIES_BYTES_MAX);
+    let (facts, word) = unpacked(&tar, &to, Purpose::Copy);
+    assert_eq!((number(&facts, "failed"), word), (0, None), "{facts}");
+    let facts = copied(&from, &to, Purpose::Verify);
+    assert_eq!(number(&facts, "failed"), 0, "{facts}");
+    let (facts, word) = unpacked(&tar, &to, Purpose::Verify);
+    assert_eq!((number(&facts, "failed"), word), (0, None), "{facts}");
+
+    let deep = tree_of(&fs, "/deep");
+    let mut parent = find(&fs, fs.root(), "deep");
+    for _ in 0..held + 2 {
+        parent = directory(parent, "below");
+    }
+    made(&fs, parent, "file", FileKind::Regular);
+    let (tar, _) = packed(&deep);
+    let other = tree_of(&fs, "/other");
+    let (facts, word) = unpacked(&tar, &other, Purpose::Copy);
+    assert_eq!((number(&facts, "files"), word), (1, None), "{facts}");
+    let words = "its own attributes and times are left out";
+    assert_told(&facts, &[words, words]);
+    drop((from, to, deep, other));
     pool.close().expect("memory does not fail");
 }
