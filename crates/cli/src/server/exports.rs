@@ -15,7 +15,7 @@
 //! What is kept goes by the identity of its fileset, which the file says beside its name. What
 //! can't be served stays in the file ([`super::unserved`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::vnode::api::{FilesetUuid, FsError};
@@ -49,8 +49,9 @@ impl Owner {
     }
 }
 
-/// A fileset that is about to move, and to the pool of which number.
-pub(super) type Arriving = Mutex<Option<(FilesetUuid, usize)>>;
+/// Filesets that are about to move, and to the pool of which number. One is moved at a time; of
+/// others it may not be known where they are.
+pub(super) type Arriving = Mutex<BTreeMap<FilesetUuid, usize>>;
 
 impl Exports {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Owner>> {
@@ -394,7 +395,17 @@ impl Hub {
         &self,
         index: usize,
     ) -> Result<BTreeMap<FilesetUuid, String>, BackendError> {
-        let (mut names, mut from) = (BTreeMap::new(), Some(0));
+        let all = self.filesets_of(index)?.into_iter();
+        let named = |facts: FilesetFacts| {
+            let uuid = u128::from_str_radix(&facts.uuid, 16).ok()?;
+            Some((FilesetUuid(uuid), facts.name))
+        };
+        Ok(all.filter_map(named).collect())
+    }
+
+    /// Returns the filesets of a pool that have a name, and no clones.
+    pub(super) fn filesets_of(&self, index: usize) -> Result<Vec<FilesetFacts>, BackendError> {
+        let (mut all, mut from) = (Vec::new(), Some(0));
         while let Some(slot) = from {
             let request = Request::FilesetList { from: slot };
             let Answer::Filesets { list, next } =
@@ -405,31 +416,23 @@ impl Hub {
             // What is being freed has the name and the identity that it had.
             let is_there =
                 |it: &FilesetFacts| it.freed_permille.is_none() && !it.is_clone && !it.is_receiving;
-            for facts in list.into_iter().filter(is_there) {
-                if let Ok(uuid) = u128::from_str_radix(&facts.uuid, 16) {
-                    names.insert(FilesetUuid(uuid), facts.name);
-                }
-            }
+            all.extend(list.into_iter().filter(is_there));
             // Slots rise, so this ends.
             from = next.filter(|&next| next > slot);
         }
-        Ok(names)
+        Ok(all)
     }
 
     /// SV1: writes down what commands have exported of a pool, and what of that is about to move.
     pub(super) fn keep(&self, index: usize) -> Result<(), BackendError> {
         self.keep_own(index)?;
-        match self.arriving() {
-            Some((_, to)) if to != index => self.keep_own(to),
-            _ => Ok(()),
-        }
+        let others: BTreeSet<usize> = self.arriving().into_values().collect();
+        others.into_iter().filter(|to| *to != index).try_for_each(|to| self.keep_own(to))
     }
 
     fn keep_own(&self, index: usize) -> Result<(), BackendError> {
         let mut file = self.kept_of(index)?;
-        if let Some((fileset, to)) = self.arriving()
-            && to == index
-        {
+        for (fileset, to) in self.arriving().into_iter().filter(|(_, to)| *to == index) {
             let uuid = format!("{:032x}", fileset.0);
             let owners = self.exports.lock().clone();
             let mut going = self.unserved.of_fileset(fileset, to);
@@ -441,7 +444,7 @@ impl Hub {
                 }
             }
             let arriving = |export| ArrivingExport { uuid: uuid.clone(), export };
-            file.arriving = going.into_iter().map(arriving).collect();
+            file.arriving.extend(going.into_iter().map(arriving));
         }
         self.write_kept(index, &file)
     }
@@ -458,12 +461,17 @@ impl Hub {
         written.map_err(|error| served.failed(format!("{error:#}")))
     }
 
-    fn arriving(&self) -> Option<(FilesetUuid, usize)> {
-        *self.arriving.lock().unwrap_or_else(PoisonError::into_inner)
+    fn arriving(&self) -> BTreeMap<FilesetUuid, usize> {
+        self.arriving.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set_arriving(&self, arriving: Option<(FilesetUuid, usize)>) {
-        *self.arriving.lock().unwrap_or_else(PoisonError::into_inner) = arriving;
+    /// Notes to which pool a fileset is about to move; `None`: to none. Returns what was noted.
+    fn set_arriving(&self, fileset: FilesetUuid, to: Option<usize>) -> Option<usize> {
+        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        match to {
+            Some(to) => arriving.insert(fileset, to),
+            None => arriving.remove(&fileset),
+        }
     }
 
     fn has_kept_of(&self, fileset: FilesetUuid) -> bool {
@@ -482,26 +490,22 @@ impl Hub {
         to: usize,
     ) -> Result<(), BackendError> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.set_arriving(Some((fileset, to)));
+        let before = self.set_arriving(fileset, Some(to));
         if !self.has_kept_of(fileset) {
             return Ok(());
         }
         let kept = self.keep_own(to);
         if kept.is_err() {
-            self.set_arriving(None);
+            self.set_arriving(fileset, before);
         }
         kept
     }
 
-    /// The move has ended. Where the fileset has stayed, nothing of it is arriving; where nobody
+    /// The move has ended, and the fileset has stayed: nothing of it is arriving. Where nobody
     /// knows, it is still, until the move is finished or the server starts again.
-    pub(super) fn exports_settled(&self, is_known: bool) {
-        if !is_known {
-            return;
-        }
+    pub(super) fn exports_stay(&self, fileset: FilesetUuid) {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((fileset, to)) = self.arriving() else { return };
-        self.set_arriving(None);
+        let Some(to) = self.set_arriving(fileset, None) else { return };
         if self.has_kept_of(fileset)
             && let Err(error) = self.keep_own(to)
         {
@@ -530,11 +534,12 @@ impl Hub {
             tracing::warn!(names, "exported by holdfast.toml from the pool that it was in");
         }
         if !is_kept {
-            return self.set_arriving(None);
+            self.set_arriving(fileset, None);
+            return;
         }
         // CRASH: what is arriving stands in the file of the one until it is out of the other's.
         let kept = self.keep_own(from).and_then(|()| {
-            self.set_arriving(None);
+            self.set_arriving(fileset, None);
             self.keep_own(to)
         });
         if let Err(error) = kept {

@@ -196,7 +196,7 @@ pub(crate) struct Hub {
     exports: Exports,
     /// What is kept and can't be served.
     unserved: unserved::AllUnserved,
-    /// The fileset that is being moved.
+    /// The filesets that are being moved.
     arriving: exports::Arriving,
     /// Clones by schedule.
     schedules: Mutex<Schedules>,

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Hub, ServedPool, shown};
 use crate::backend::BackendError;
+use crate::control::FilesetFacts;
 use crate::transfer::{OnBytes, Transfer};
 use crate::uses::SeatFronts;
 use crate::wiring::moves::{self, MoveTask};
@@ -92,15 +93,14 @@ impl Hub {
         let moved = |fileset| self.exports_moved(fileset, (index, there_index));
         let fronts = seat.as_ref().map(|seat| seat.fronts(own, other, &moved));
         let by = fronts.as_ref().map(|fronts| -> &dyn Fronts { fronts });
-        // Where nobody uses it, it may have exports that are not served.
-        let fileset_of = || {
-            let names = self.fileset_names(index)?.into_iter();
-            let mut own = names.filter(|(_, name)| name == fileset).map(|(uuid, _)| uuid);
-            Ok::<_, BackendError>(own.next())
-        };
+        // Where nobody uses it, it may have exports that are not served. One of which nothing is
+        // left here has arrived, and its move is given once more to be finished.
         let identity = match by {
             Some(fronts) => Some(fronts.fileset()),
-            None => fileset_of()?,
+            None => match self.fileset_of(index, fileset)? {
+                None => self.fileset_of(there_index, to)?,
+                own => own,
+            },
         };
         let marked = Marked::new(&self.moved_now, identity, [index, there_index]);
         // A schedule that takes a clone has not seen the mark: it is waited for.
@@ -113,13 +113,14 @@ impl Hub {
             fronts.as_ref().is_some_and(SeatFronts::is_stopped) || progress(done, total)
         };
         let mut done = moves::run((&from, fileset), (&there, to), by, task, tell);
-        let stays = |moves: Vec<(_, Moving)>| {
-            !moves.iter().any(|(_, moving)| matches!(moving, Moving::Leaving { .. }))
-        };
-        if let (Some(identity), None, MoveTask::Run, Ok(_)) = (identity, by, task, &done) {
-            self.exports_moved(identity, (index, there_index));
+        if let Some(identity) = identity {
+            match self.is_moved(identity, (index, there_index)) {
+                // Of one that is used its fronts have said so.
+                Some(true) if by.is_none() => self.exports_moved(identity, (index, there_index)),
+                Some(false) => self.exports_stay(identity),
+                Some(true) | None => {}
+            }
         }
-        self.exports_settled(done.is_ok() || from.moves().is_some_and(stays));
         if done.is_ok()
             && let Err(error) = self.schedules_follow()
         {
@@ -132,6 +133,33 @@ impl Hub {
         let result = done.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
         tracing::info!(target: "holdfast::audit", ?request, result, "move");
         done
+    }
+
+    /// Returns what identifies the fileset of this name.
+    fn fileset_of(&self, index: usize, name: &str) -> Result<Option<FilesetUuid>, BackendError> {
+        let names = self.fileset_names(index)?.into_iter();
+        Ok(names.filter(|(_, own)| own == name).map(|(uuid, _)| uuid).next())
+    }
+
+    /// Returns whether a fileset has moved from one pool to the other, which is durable then, or
+    /// has stayed. `None`: nobody knows, for the one says that it leaves, or can't be asked.
+    pub(super) fn is_moved(
+        &self,
+        fileset: FilesetUuid,
+        (from, to): (usize, usize),
+    ) -> Option<bool> {
+        let uuid = format!("{:032x}", fileset.0);
+        let moving_in = |index| {
+            let all = self.filesets_of(index).ok()?.into_iter();
+            let word = |it: FilesetFacts| it.moving.unwrap_or_default();
+            Some(all.filter(|it| it.uuid == uuid).map(word).next())
+        };
+        match (moving_in(from)?.as_deref(), moving_in(to)?.as_deref()) {
+            (None, None | Some("arriving")) | (Some("leaving"), _) => None,
+            // FM4: that was durable before the one was deleted.
+            (None, Some(_)) => Some(true),
+            (Some(_), _) => Some(false),
+        }
     }
 
     /// Refuses an operator's word of where the fileset `name` is, where this server has both pools

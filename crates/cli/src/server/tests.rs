@@ -424,8 +424,6 @@ fn exports_go_along_with_a_fileset_whenever_the_server_is_killed() {
     let remove = Request::ExportRemove { name: "/more".to_owned() };
     assert_eq!(asked(&hub, &remove), Ok(Answer::Done));
     assert_eq!(texts(), before);
-    hub.exports_settled(false);
-    assert_eq!(texts(), before, "nobody knows where it is");
     drop(hub);
     let of = |name: &str, fileset: &str| (name.to_owned(), Some(fileset.to_owned()));
     let next = two.hub();

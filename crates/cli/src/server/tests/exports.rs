@@ -205,3 +205,85 @@ fn a_word_is_refused_where_a_pool_can_not_be_read() {
     drop(hub);
     two.close();
 }
+
+fn fileset_of(hub: &Hub, index: usize, name: &str) -> FilesetUuid {
+    let mut all = hub.fileset_names(index).expect("it is read").into_iter();
+    all.find(|(_, own)| own == name).expect("it is there").0
+}
+
+/// Goal: exports that are kept and not served go along with a fileset whose move is finished when
+/// it is given again. Method: a server without NFS, and a move that was ended when nothing was left
+/// of the fileset where it was.
+#[test]
+fn exports_that_are_not_served_go_along_when_a_move_is_finished_late() {
+    let two = Two::new("late");
+    let hub = two.hub();
+    assert_eq!(add(&hub, "/a", "a"), Ok(Answer::Done));
+    drop(hub);
+    let hub = Hub { nfs: None, ..two.hub() };
+    assert!(hub.export_kept().expect("it is whole"));
+    assert_eq!(hub.unserved.of(0).len(), 1);
+    leave(&hub, engine::MoveStep::Deleted);
+    move_on(&hub, &mut |_, _| true);
+    assert_eq!((hub.unserved.of(0).len(), hub.unserved.of(1).len()), (0, 1));
+    drop(hub);
+    let next = two.hub();
+    assert!(next.export_kept().expect("both are whole"));
+    assert_eq!(exported(&next, 1), [("/a".to_owned(), Some("b".to_owned()))]);
+    assert_eq!(unserved(&next, 0), []);
+    drop(next);
+    two.close();
+}
+
+/// Goal: where a fileset is that has moved as far as some step is known when both pools agree, and
+/// by both together.
+#[test]
+fn where_a_fileset_is_both_pools_say_together() {
+    use engine::MoveStep::{Arrived, Cloned, Copied, Deleted, Leaves, Settled};
+    for (last, is_moved) in [
+        (Cloned, Some(false)),
+        (Copied, Some(false)),
+        (Leaves, None),
+        (Arrived, None),
+        (Deleted, Some(true)),
+        (Settled, Some(true)),
+    ] {
+        let two = Two::new("where");
+        let hub = two.hub();
+        let fileset = fileset_of(&hub, 0, "a");
+        leave(&hub, last);
+        assert_eq!(hub.is_moved(fileset, (0, 1)), is_moved, "{last:?}");
+        drop(hub);
+        two.close();
+    }
+}
+
+/// Goal: of a fileset of which nobody knows where it is, what is arriving stays written down,
+/// whatever other filesets do meanwhile. Method: another one moves, and something else is exported
+/// of the pool that it goes to.
+#[test]
+fn what_is_arriving_of_one_fileset_outlives_the_move_of_another() {
+    let two = Two::new("others");
+    let hub = two.hub();
+    hub.control(0, &create("y"), Peer::own()).expect("there is room");
+    assert_eq!(add(&hub, "/a", "a"), Ok(Answer::Done));
+    assert_eq!(add(&hub, "/y", "y"), Ok(Answer::Done));
+    hub.exports_will_move(fileset_of(&hub, 0, "a"), 1).expect("there is room");
+    move_between(&hub, [(0, "y"), (1, "y")], &mut |_, _| true);
+    let export = spec("/root", Some("root"));
+    hub.control(1, &Request::ExportAdd { export }, Peer::own()).expect("it is free");
+    let file = two.state.join(format!("exports-{}.toml", hub.pools[1].id));
+    let text = std::fs::read_to_string(&file).expect("it is kept");
+    let (_, arriving) = text.split_once("arriving").expect("something is");
+    assert!(arriving.contains("\"/a\""), "{text}");
+    // The server is killed, and the move of the first had come to its end.
+    drop(hub);
+    leave(&two.hub(), engine::MoveStep::Settled);
+    let next = two.hub();
+    assert!(next.export_kept().expect("both are whole"));
+    let of = |name: &str, fileset: &str| (name.to_owned(), Some(fileset.to_owned()));
+    assert_eq!(exported(&next, 1), [of("/a", "b"), of("/root", "root"), of("/y", "y")]);
+    assert_eq!((exported(&next, 0), unserved(&next, 0)), (vec![], vec![]));
+    drop(next);
+    two.close();
+}
