@@ -454,6 +454,16 @@ pub(crate) const FOUND: &[Row] = &[
     ("PartialShown", "filesets", "send::a_stream_that_breaks_off_goes_on_by_its_token"),
     ("PartialKept", "filesets", "send::what_is_received_is_what_was_sent"),
     ("ReceivedLinksNotVerified", "filesets", "send::a_stream_without_one_of_its_files_is_refused"),
+    (
+        "DamagedCloneKeepsClosed",
+        "engine",
+        "vnode::half_freed::tests::a_damaged_clone_keeps_no_pool_closed",
+    ),
+    (
+        "EndedFilesetChanged",
+        "engine",
+        "vnode::fork::tests::who_found_a_fileset_before_its_restore_changes_nothing",
+    ),
     ("ReceivedAnotherFile", "filesets", "hostile::a_stream_that_lies_is_refused_or_harmless"),
     ("ReceivedPagesApart", "filesets", "hostile::a_stream_that_lies_is_refused_or_harmless"),
     ("ReceivedNotSynced", "filesets", "send::what_a_token_says_outlives_a_crash"),

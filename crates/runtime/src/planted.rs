@@ -211,6 +211,8 @@ bugs! {
     PartialShown: "A stream that broke off is shown (RV1).",
     PartialKept: "The fileset that received a stream stays behind (RV1).",
     ReceivedLinksNotVerified: "Names that were received are not held against anodes (RV1).",
+    DamagedCloneKeepsClosed: "A deleted clone with a damaged page keeps its pool closed.",
+    EndedFilesetChanged: "Who found a fileset before it was restored still changes it (FK3).",
     ReceivedAnotherFile: "A file that took another's number has its names (RV1).",
     ReceivedPagesApart: "Pages that were received are not held against each other (RV1).",
     ReceivedNotSynced: "What came is called there before it is durable (RV2).",

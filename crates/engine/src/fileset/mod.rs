@@ -22,6 +22,7 @@ pub(crate) mod diff;
 pub(crate) mod family;
 pub(crate) mod moved;
 mod orphans;
+mod over;
 pub(crate) mod places;
 pub(crate) mod quota;
 mod received;
@@ -89,6 +90,8 @@ pub(crate) struct MountedFileset {
 #[derive(Debug)]
 struct State {
     entry: Fileset,
+    /// Whether its slot has another tree since, or none: what is known here is not so any more.
+    is_over: bool,
     /// No anode below this is free, but for pending ones.
     first_free: u64,
     /// Freed anodes that may not be used yet (F3).
@@ -168,6 +171,7 @@ impl MountedFileset {
             orphan_anode,
             map_anode,
             entry: entry.clone(),
+            is_over: false,
         };
         let fileset = MountedFileset {
             family: entry.family,
@@ -555,6 +559,7 @@ impl FilesetGuard<'_> {
     }
 
     fn write_entry(&self, change: &mut Change<'_>) -> FsResult<()> {
+        self.check_current()?;
         let (page, slot) = entry_position(self.fileset.slot);
         let (place, owner) = (self.fileset.entry_place, entry_owner(page));
         let bytes = change.edit_range(place, PageKind::FilesetTable, owner, slot_range(slot))?;

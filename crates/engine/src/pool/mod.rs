@@ -434,9 +434,7 @@ impl Pool {
             secret,
         };
         let is_changed = !is_read_only && !pool.files().is_of_clone();
-        if is_changed {
-            pool.core.finish_main_deletion()?;
-        }
+        let is_changed = is_changed && pool.core.finish_main_deletion()?;
         if is_changed && pool.files().finish_orphans()? > 0 {
             // What they had can be used again, and counts as available, from then on.
             pool.checkpoint()?;

@@ -12,6 +12,7 @@ use format::ids::{Epoch, FilesetId};
 use super::enter::PutOut;
 use super::flush::Changes;
 use super::fork::branches_of;
+use super::half_freed::tolerate;
 use super::{Core, Fileset};
 use crate::error::{FsError, FsResult};
 use crate::fileset::deletion::Progress;
@@ -129,9 +130,14 @@ impl Core {
 
     /// Refuses one more of a family of which a move might have to change more pages than a
     /// transaction can.
-    pub(super) fn check_family_room(&self, index: &Index, family: FilesetId) -> FsResult<()> {
+    pub(super) fn check_family_room(
+        &self,
+        index: &Index,
+        family: FilesetId,
+        beside: usize,
+    ) -> FsResult<()> {
         let most = self.store.journal.moved_members_max();
-        if Family::of(index, family).len() < most {
+        if Family::of(index, family).len() + beside < most {
             return Ok(());
         }
         let of_family = index.nodes().find(|node| node.family == family && node.is_live());
@@ -165,7 +171,9 @@ impl Core {
         for (fileset, _) in &still.closed {
             check_clone_name(&index, fileset.anodes.slot, name)?;
             fileset.check_current()?;
-            self.check_clonable(&index, fileset, name)?;
+            let is_beside = |clone: &Entry| clone.family == fileset.anodes.family;
+            let beside = clones.iter().filter(|(clone, _)| is_beside(clone)).count();
+            self.check_clonable(&index, (fileset, beside), name)?;
             let taken = index.take_slot_after(&self.store, &mut change, last.as_ref())?;
             let mut guard = fileset.anodes.lock();
             let clone = self.clone_of(&guard.entry(), (epoch, taken.slot), (name, random()));
@@ -380,11 +388,13 @@ impl Core {
     }
 
     /// Frees what only the newest clone of the main fileset held, if a crash has interrupted that.
-    pub(crate) fn finish_main_deletion(&self) -> FsResult<()> {
-        if self.filesets.main.anodes.shared_epoch() == Epoch(0) {
-            return Ok(());
+    /// Returns whether the fileset may be changed.
+    pub(crate) fn finish_main_deletion(&self) -> FsResult<bool> {
+        let main = &self.filesets.main;
+        if main.anodes.shared_epoch() != Epoch(0) {
+            tolerate(self.free_under_gate(main))?;
         }
-        self.free_under_gate(&self.filesets.main)
+        Ok(!main.is_half_freed())
     }
 
     /// Does so for whoever keeps the gate of the fileset closed.
@@ -409,7 +419,7 @@ impl Core {
             Ok(_) if planted::is(Planted::SharedAfterDeletion) => {}
             Ok(shared_epoch) => closed.share(shared_epoch),
             // The walk goes on at the next open. Until then nothing may change what it compares.
-            Err(_) => fileset.make_read_only(),
+            Err(_) => fileset.note_half_freed(),
         }
         freed.map(drop)
     }

@@ -17,6 +17,7 @@ use format::placement::Placement;
 use runtime::planted::{self, Planted};
 
 use super::api::{FilesetUuid, Ino};
+use super::half_freed::tolerate;
 use super::{Core, Files, orphan, readahead};
 use crate::error::{FsError, FsResult};
 use crate::fileset::birth::make_first_pages;
@@ -47,6 +48,9 @@ pub(crate) struct Fileset {
     pub(super) is_clone: bool,
     /// Whether nobody may change what is in it.
     is_read_only: AtomicBool,
+    /// Whether nobody may, until the pool is opened again, whatever is set: what a clone of it alone
+    /// held could not be freed.
+    pub(super) is_half_freed: AtomicBool,
     /// Whether what a crash has left of it is finished: before that only jobs look at it.
     is_ready: AtomicBool,
     /// Whether it is on its way to another pool: no front may enter it (FM1).
@@ -169,6 +173,7 @@ impl Fileset {
     fn with_gate(anodes: MountedFileset, gate: Gate) -> Fileset {
         Fileset {
             is_read_only: AtomicBool::new(anodes.is_read_only()),
+            is_half_freed: AtomicBool::new(false),
             is_clone: anodes.is_clone(),
             is_closed: AtomicBool::new(anodes.is_closed()),
             rename_lock: Mutex::new(()),
@@ -236,11 +241,6 @@ impl Fileset {
         self.is_clone
     }
 
-    /// Refuses changes from now on, until the pool is opened again.
-    pub(super) fn make_read_only(&self) {
-        self.set_read_only(true);
-    }
-
     /// Says whether nobody may change what is in it.
     pub(super) fn set_read_only(&self, is_read_only: bool) {
         self.is_read_only.store(is_read_only, Ordering::Release);
@@ -248,7 +248,7 @@ impl Fileset {
 
     /// Whether nobody may change what is in it.
     pub(super) fn is_read_only(&self) -> bool {
-        self.is_read_only.load(Ordering::Acquire)
+        self.is_read_only.load(Ordering::Acquire) || self.is_half_freed()
     }
 }
 
@@ -393,7 +393,7 @@ impl Core {
         let fileset = self.filesets.enter(slot, Fileset::with_gate(anodes, gate));
         let closed = fileset.gate.take();
         if !self.options.is_read_only && !fileset.is_clone {
-            self.finish_clone_deletion(fileset, &closed)?;
+            tolerate(self.finish_clone_deletion(fileset, &closed))?;
         }
         Ok(fileset)
     }
@@ -659,6 +659,7 @@ impl Core {
         })?;
         change.count_reservations(-i64_of(reservation));
         let applied = change.end();
+        guard.end_fileset();
         guard.settle(applied.lsn);
         fileset.anodes.usage.set_limits(Limits::default());
         index.note(&entry);

@@ -8,6 +8,9 @@
 //! - FK2: A restore changes two entries in one transaction, and neither is at home without the
 //!   other: the fileset's slot, name and handles go on with a fork of the clone, and what it held
 //!   until then is in a slot of its own, deleted.
+//! - FK3: Whoever found a fileset before it was restored, deleted or received changes nothing by it:
+//!   its lock says that it is over. What its slot has since then is opened when nothing of it is in
+//!   memory any more.
 //!
 //! # Crashes
 //!
@@ -76,7 +79,7 @@ impl Core {
         let mut change = self.store.begin_pool(Reservation::SMALL)?;
         let mut index = self.filesets.table.lock(&self.store)?;
         let (above, name) = check_new_name(&index, None, new)?;
-        self.check_family_room(&index, source.family)?;
+        self.check_family_room(&index, source.family, 0)?;
         let taken = index.take_slot(&self.store, &mut change)?;
         let mut fork = fork_of(&source, change.epoch());
         (fork.slot, fork.above, fork.name, fork.uuid) = (taken.slot, above, name, random);
@@ -113,9 +116,6 @@ impl Core {
             fileset.is_gone.store(false, Ordering::SeqCst);
         }
         let (restored, class) = done?;
-        if !planted::is(Planted::RestoredFilesKept) {
-            self.table.remove_all_of(slot);
-        }
         self.store.journal.commit(class)?;
         Ok(restored)
     }
@@ -142,8 +142,8 @@ impl Core {
             let by = "a clone is being freed: try again when that is done".to_owned();
             return Err(FsError::FilesetInUse { name: index.path_of(slot), by });
         }
-        self.check_family_room(&index, source.family)?;
-        let guard = fileset.anodes.lock();
+        self.check_family_room(&index, source.family, 0)?;
+        let mut guard = fileset.anodes.lock_current()?;
         let now = guard.entry();
         check_settled(&index, slot)?;
         let taken = index.take_slot(&self.store, &mut change)?;
@@ -169,6 +169,8 @@ impl Core {
         }
         take_on(&mut change, &new, *reserved);
         let applied = change.end();
+        // FK3.
+        guard.end_fileset();
         drop(guard);
         index.note(&new);
         index.note_new(&old, taken);
@@ -178,6 +180,10 @@ impl Core {
         self.store.alloc.kept.change(0, kept);
         fileset.anodes.usage.set_limits(Limits::default());
         fileset.is_superseded.store(true, Ordering::SeqCst);
+        if !planted::is(Planted::RestoredFilesKept) {
+            // FK3: whoever opens what it is now waits for the lock of the table.
+            self.table.remove_all_of(slot);
+        }
         let is_later = |node: &&Node| node.id.0 > source.id.0;
         let later = index.clones_of(slot).filter(is_later);
         let later = later.map(|node| index.path_of(node.slot)).collect();
@@ -309,9 +315,14 @@ pub(super) fn take_on(change: &mut Change<'_>, fork: &Entry, mut reserved: u64) 
 
 #[cfg(test)]
 mod tests {
+    use format::anode::QUOTA_ANODE;
     use format::ids::PoolId;
+    use format::page::PageKind;
+    use format::quota::QuotaKind;
 
+    use crate::container::content_owner;
     use crate::error::FsError;
+    use crate::fileset::quota::QuotaChange;
     use crate::vnode::leave::clone_prefix;
     use crate::vnode::leave::tests::{TOKEN, part, pool_with_one};
 
@@ -330,5 +341,35 @@ mod tests {
         assert!(matches!(refused, Err(FsError::FilesetInUse { .. })), "{refused:?}");
         let left = core.find_moving(&[part("a")]).expect("it can be read").expect("it is there");
         assert_eq!(left.moving.map(|moving| moving.token()), Some(TOKEN));
+    }
+
+    /// Goal: who found a fileset before it was restored changes nothing by what he found: neither
+    /// the entry, which is that of what it is now, nor pages, which are being freed. Method: all
+    /// that keepers of quotas do, each begun before the restore and ended behind it.
+    #[test]
+    fn who_found_a_fileset_before_its_restore_changes_nothing() {
+        let (pool, slot) = pool_with_one();
+        let core = pool.core();
+        let (path, clone) = ([part("a")], part("c"));
+        core.switch_quotas(&path, true).expect("there is room");
+        while core.count_quotas_named(&path).expect("there is room") {}
+        core.create_clone(&path, &clone, [3; 16]).expect("there is room");
+        let fileset = core.open_fileset(slot).expect("it can be read");
+        core.restore_fileset((&path, &clone)).expect("nobody uses it");
+        let entry = || {
+            let index = core.filesets.table.lock(&core.store).expect("it can be read");
+            index.read_entry(&core.store, slot).expect("it can be read")
+        };
+        let restored = entry();
+        let container = fileset.anodes.read_anode(&core.store, QUOTA_ANODE);
+        let container = container.expect("it can be read").expect("quotas are on");
+        let page = (PageKind::Quota, content_owner(&container, 0));
+        let who = (QuotaKind::User, 77);
+        assert_eq!(core.unshare(fileset, page), Err(FsError::Stale));
+        assert_eq!(core.add_account(fileset, who), Err(FsError::Stale));
+        assert_eq!(core.set_quota_of(fileset, who, QuotaChange::default()), Err(FsError::Stale));
+        assert_eq!(core.set_quota_graces_of(fileset, [Some(9); 2]), Err(FsError::Stale));
+        assert_eq!(core.switch_quotas_of(fileset, false), Err(FsError::Stale));
+        assert_eq!(entry(), restored);
     }
 }

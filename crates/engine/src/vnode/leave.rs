@@ -324,11 +324,12 @@ impl Core {
         self.create_clones(&[slot], name, &mut || random).map(drop)
     }
 
-    /// FM1: refuses a clone of a fileset that leaves, but to the move that its entry names.
+    /// FM1: refuses a clone of a fileset that leaves, but to the move that its entry names. `beside`:
+    /// so many of its family come in the same transaction.
     pub(super) fn check_clonable(
         &self,
         index: &Index,
-        fileset: &Fileset,
+        (fileset, beside): (&Fileset, usize),
         name: &NamePart,
     ) -> FsResult<()> {
         let slot = fileset.anodes.slot;
@@ -337,7 +338,7 @@ impl Core {
         if fileset.is_closed.load(Ordering::SeqCst) && !moving.is_some_and(is_own) {
             return Err(on_its_way(index.path_of(slot)));
         }
-        self.check_family_room(index, fileset.anodes.family)
+        self.check_family_room(index, fileset.anodes.family, beside)
     }
 
     /// As [`Core::pin_clone`], of a fileset that may be on its way.

@@ -42,6 +42,7 @@ mod filesets;
 mod flush;
 mod fork;
 mod growth;
+mod half_freed;
 mod held;
 mod inline;
 mod leave;

@@ -44,9 +44,8 @@ impl Core {
             self.check_space_of(fileset, PATH_PAGES, Urgency::User)?;
             // Nothing waits then: each block that does, while quotas are on, counts for its owner.
             let mut still = self.hold_all_still(&[fileset])?;
-            fileset.check_current()?;
             let mut change = still.begin(fileset, Reservation::SMALL)?;
-            let mut guard = fileset.anodes.lock();
+            let mut guard = fileset.anodes.lock_current()?;
             let Some((head, container)) = guard.switch_quotas(&self.store, &mut change, is_on)?
             else {
                 return Ok(None);
@@ -84,7 +83,6 @@ impl Core {
         let mut change = self.store.begin_pool(Reservation::LARGE)?;
         // QC2: nobody changes an anode meanwhile.
         let _closed = fileset.gate.close();
-        fileset.check_current()?;
         change.share(fileset.gate.shared_epoch());
         let is_planted = planted::is(Planted::CountedUncommitted);
         if !is_planted {
@@ -92,7 +90,7 @@ impl Core {
             // no part in. None of them is undone once this is durable.
             self.store.journal.close_open();
         }
-        let mut guard = fileset.anodes.lock();
+        let mut guard = fileset.anodes.lock_current()?;
         let (head, counting) = guard.count_some(&self.store, &mut change)?;
         if head.state == fileset.anodes.quotas.state() {
             return Ok(counting);
@@ -113,7 +111,7 @@ impl Core {
         self.with_unsharing_pages(fileset, Urgency::User, || {
             self.check_space_of(fileset, PATH_PAGES, Urgency::User)?;
             let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
-            let mut guard = fileset.anodes.lock();
+            let mut guard = fileset.anodes.lock_current()?;
             let Some(added) = guard.add_account(&self.store, &mut change, id)? else {
                 return Ok(());
             };
@@ -146,8 +144,7 @@ impl Core {
         self.check_writable()?;
         let class = self.with_unsharing(fileset, Urgency::User, || {
             let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
-            fileset.check_current()?;
-            let guard = fileset.anodes.lock();
+            let guard = fileset.anodes.lock_current()?;
             let (account, limits) = guard.change_limits(&self.store, &mut change, id, new)?;
             let applied = change.end();
             account.set_limits(&limits, self.store.asker(true).now);
@@ -177,8 +174,7 @@ impl Core {
         self.check_writable()?;
         let class = self.with_unsharing(fileset, Urgency::User, || {
             let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
-            fileset.check_current()?;
-            let guard = fileset.anodes.lock();
+            let guard = fileset.anodes.lock_current()?;
             let head = guard.change_graces(&self.store, &mut change, graces)?;
             let applied = change.end();
             guard.settle_quotas(head, None, self.store.asker(true));
@@ -205,7 +201,7 @@ impl Core {
         }
         let written = self.with_unsharing(fileset, Urgency::System, || {
             let mut change = self.store.begin_in(&fileset.gate, Reservation::SMALL)?;
-            let guard = fileset.anodes.lock();
+            let guard = fileset.anodes.lock_current()?;
             let has_more = guard.write_graces(&self.store, &mut change)?;
             let applied = change.end();
             guard.settle(applied.lsn);
@@ -241,21 +237,57 @@ impl Core {
     /// Does for all filesets that are open what their quotas wait for: a step of counting, and the
     /// ends of graces.
     pub(crate) fn tend_quotas(&self) -> FsResult<bool> {
-        let mut has_more = false;
+        let (mut has_more, mut failed) = (false, None);
         if self.options.is_read_only {
             return Ok(false);
         }
         for fileset in self.filesets.iter() {
-            if fileset.is_clone() || fileset.is_read_only() || fileset.check_current().is_err() {
+            let is_leaving = fileset.is_leaving() && !planted::is(Planted::EndedFilesetChanged);
+            if fileset.is_clone() || fileset.is_read_only() || is_leaving {
                 continue;
             }
-            let is_counting = matches!(
-                fileset.anodes.quotas.state(),
-                QuotaState::Clearing(_) | QuotaState::Counting(_)
-            );
-            has_more |= is_counting && self.count_quotas(fileset)?;
-            has_more |= self.write_graces(fileset)?;
+            match self.tend_quotas_of(fileset) {
+                Ok(more) => has_more |= more,
+                // It was deleted meanwhile, or restored.
+                Err(FsError::Stale) => {}
+                // One that is damaged keeps no other waiting.
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
-        Ok(has_more)
+        failed.map_or(Ok(has_more), Err)
+    }
+
+    fn tend_quotas_of(&self, fileset: &Fileset) -> FsResult<bool> {
+        let is_counting = matches!(
+            fileset.anodes.quotas.state(),
+            QuotaState::Clearing(_) | QuotaState::Counting(_)
+        );
+        let has_more = is_counting && self.count_quotas(fileset)?;
+        Ok(self.write_graces(fileset)? || has_more)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use format::fileset::FilesetName;
+
+    use crate::vnode::filesets::NewFileset;
+    use crate::vnode::leave::tests::{part, pool_with_one};
+
+    /// Goal: a fileset that is deleted while its files are counted for quotas is freed, and keeps
+    /// no other job waiting. Method: some of it is freed before the counting goes on.
+    #[test]
+    fn a_fileset_that_is_deleted_while_it_is_counted_is_freed() {
+        let (pool, _) = pool_with_one();
+        let (core, path) = (pool.core(), [part("b")]);
+        let made = core.create_fileset(&path, &NewFileset::default()).expect("there is room");
+        core.switch_quotas(&path, true).expect("there is room");
+        pool.delete_fileset(&"b".parse::<FilesetName>().expect("a name")).expect("nobody uses it");
+        core.filesets.table.free_some(&core.store, made.slot).expect("it can be read");
+        assert_eq!(core.tend_quotas(), Ok(false));
+        for _ in 0..20 {
+            pool.tick().expect("nothing fails");
+        }
+        assert_eq!(pool.is_freeing(), Ok(false));
     }
 }

@@ -96,7 +96,8 @@ impl Core {
     ) -> FsResult<()> {
         let shared_epoch = fileset.gate.shared_epoch();
         let page = (kind, owner);
-        let mut guard = fileset.anodes.lock();
+        // Since its page was met it may have been deleted, or restored.
+        let mut guard = fileset.anodes.lock_current()?;
         if owner.anode == ANODE_TABLE_ANODE {
             guard.unshare_table(&self.store, &mut change, shared_epoch, page)?;
             let applied = change.end();

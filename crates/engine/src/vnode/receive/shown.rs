@@ -78,11 +78,16 @@ impl Receiving<'_> {
         if let Some(opened) = opened {
             // As of a fileset that was restored: who opens it next finds what it is now.
             match &shown {
-                Ok(_) => opened.is_superseded.store(true, Ordering::SeqCst),
+                Ok(_) => {
+                    opened.anodes.end();
+                    opened.is_superseded.store(true, Ordering::SeqCst);
+                }
                 Err(_) => opened.is_gone.store(false, Ordering::SeqCst),
             }
         }
         let class = shown?;
+        // Its slot is free now, and all that it had is the fileset's and the clone's.
+        self.files.fileset.anodes.end();
         drop(closed);
         core.filesets.forget(self.files.fileset);
         core.table.remove_all_of(self.files.fileset.anodes.slot);

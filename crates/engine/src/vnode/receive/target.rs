@@ -265,7 +265,7 @@ impl Core {
             if !index.node(base.clone.slot).is_some_and(is_there) {
                 return Err(FsError::TryLater);
             }
-            self.check_family_room(&index, base.fileset.family)?;
+            self.check_family_room(&index, base.fileset.family, 0)?;
         }
         let (above, name) = place_of_name(&index, path)?;
         let taken = index.take_slot(&self.store, &mut change)?;
@@ -349,6 +349,7 @@ impl Core {
             (entry.state, entry.moving) = (FilesetState::Deleted(Cursor::START), None);
         })?;
         let applied = change.end();
+        guard.end_fileset();
         guard.settle(applied.lsn);
         index.note(&entry);
         drop(index);
