@@ -4,7 +4,9 @@
 //!
 //! 1. A summary that does not verify, and does as the rest of its row says, is written again.
 //! 2. Every block that a summary lists is verified, whether or not its rows agree. One that does
-//!    not verify and that somebody still has is rebuilt from its row and written again.
+//!    not verify is rebuilt from its row and written again: where no map leads to it, somebody may
+//!    have written it and not entered it in his map yet. Where its row does not give it either, and
+//!    nobody has it, it is dead.
 //! 3. Rows that do not agree get a new parity, with all rows that blocks tie them to, if every
 //!    block in them that somebody has verifies. Else parity is all that is left of what is bad.
 //!
@@ -111,7 +113,11 @@ impl Scrub {
         for block in blocks.iter().filter(|block| !block.is_in(&bytes)) {
             let at = block.range.start;
             match core.who_has(&block.entry, block.place) {
-                Ok(None) => _ = dead.insert(at),
+                Ok(None) => {
+                    if !self.revive(core, block)? {
+                        dead.insert(at);
+                    }
+                }
                 Ok(Some(who)) => {
                     if !self.mend_block(core, block, who)? {
                         lost.insert(at);
@@ -157,6 +163,21 @@ impl Scrub {
             }
         }
         Ok(())
+    }
+
+    /// Rebuilds a block that no map leads to. Returns whether it verifies now.
+    fn revive(&self, core: &Core, block: &Listed) -> FsResult<bool> {
+        let is_it = |bytes: &[u8]| block.is_it(bytes);
+        let healed =
+            core.store.volume.heal(Purpose::Cleaner, block.place, block.range.len(), &is_it);
+        match healed {
+            Ok(healed) if healed.bytes.is_some() => {
+                self.counts.count(Some(&healed), || format!("the block at {}", block.place));
+                Ok(true)
+            }
+            Ok(_) => Ok(false),
+            Err(_) => core.store.journal.check_alive().map(|()| false),
+        }
     }
 
     /// Rebuilds a block that does not verify. Returns whether it does now.
