@@ -13,6 +13,7 @@ mod rebuild_crash;
 mod removal;
 mod replace;
 mod returns;
+mod returns_own;
 mod roles;
 mod round_robin;
 mod scrub;

@@ -1,6 +1,6 @@
 //! A device takes the place of a member while the pool is in use, and whatever happens meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use engine::{OpenOptions, Pool};
@@ -11,7 +11,7 @@ use storage::device::sim::{Fault, FaultPlan, Image};
 use storage::device::{
     AlignedBuffer, Device, Purpose, Redundancy, RequestKind, SharedBytes, SharedDevice,
 };
-use storage::volume::{Opening, ReplaceError, Volume};
+use storage::volume::{Opening, ReplaceError, ToRemake, Volume};
 
 use super::{Devices, POOL_BYTES, devices_of, get, new_mirror, open, put, reopened, shared};
 
@@ -226,7 +226,9 @@ fn a_piece_waits_for_the_write_that_is_at_it() {
     let walk = |at: &mut u64| {
         while let Some(range) = volume.piece_at(*at) {
             let end = range.end;
-            let made = volume.remake_pieces(1, &[(range, Redundancy::Copies)], |_, _| {});
+            let (kept, keeps) = (Redundancy::Copies, BTreeSet::new());
+            let wanted = ToRemake { piece: range, kept, keeps };
+            let made = volume.remake_pieces(1, &[wanted], |_, _| {});
             if made.expect("nothing fails") == 0 {
                 return;
             }

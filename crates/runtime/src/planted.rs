@@ -187,6 +187,12 @@ bugs! {
     ReturnOfStranger: "A member comes back with writes of its own that the pool never saw (RN1).",
     ReturnForgetsOwn:
         "A member that comes back gets zeros where it alone has what was written (RN4).",
+    ReturnNotAsked:
+        "What has rotted elsewhere is not looked for on a member that comes back (RN5).",
+    ReturnSavesStale:
+        "A page of before is taken from a member that comes back, for it verifies (RN5).",
+    ReturnSavesDead:
+        "What nobody has is taken from a member that comes back, over what lies there now (RN5).",
     InFlightNotMissed: "A member comes back while a write is in flight without it (MS5).",
     RecoveryTrustsAbsent: "Recovery leaves stripes that a member which is away may have otherwise.",
     CloserWaitsWithLog:

@@ -41,7 +41,7 @@ mod slot;
 mod spares;
 mod striped;
 
-pub use composite::{Compared, Composite, Healed, ParityMended, Remade, Verify};
+pub use composite::{Compared, Composite, Healed, ParityMended, Remade, ToRemake, Verify};
 pub use growth::{AddGroupError, Changing, NewGroup, check_width};
 pub use joining::{Copied, ReplaceError};
 pub use open::Opening;
@@ -209,7 +209,27 @@ impl Volume {
             return Ok(below.look(purpose, offset()?, length_bytes, verify));
         }
         let Some(composite) = self.composite() else { return Ok(Healed::default()) };
-        composite.heal(purpose, offset()?, length_bytes, verify)
+        composite.heal(purpose, offset()?, length_bytes, verify, None)
+    }
+
+    /// As [`Volume::heal`], but that the member in `slot`, which has come back, is looked at too.
+    /// `verify` must tell what is there now from what was there before (RN5): a checksum in a
+    /// pointer or a summary does, one that a page has in itself does not.
+    ///
+    /// # Errors
+    ///
+    /// See [`Composite::heal`].
+    pub fn heal_with(
+        &self,
+        slot: usize,
+        purpose: Purpose,
+        place: Place,
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Result<Healed, DeviceError> {
+        let offset = self.offset_of(RequestKind::Read, place, to_u64(length_bytes))?;
+        let Some(composite) = self.composite() else { return Ok(Healed::default()) };
+        composite.heal(purpose, offset, length_bytes, verify, Some(slot))
     }
 
     /// Whether the units of the rows that a range lies in agree with their parity: see
@@ -256,8 +276,8 @@ impl Volume {
     }
 
     /// Reads a piece of the pool, which is kept as `kept` says, in every way that there is: see
-    /// [`Composite::compare`]. In stripes no write is at it meanwhile; `None`: one is, to be tried
-    /// again a little later.
+    /// [`Composite::compare`]; the member in slot `returning` too. In stripes no write is at it
+    /// meanwhile; `None`: one is, to be tried again a little later.
     ///
     /// # Errors
     ///
@@ -266,20 +286,22 @@ impl Volume {
         &self,
         piece: Range<u64>,
         kept: Redundancy,
+        returning: Option<usize>,
     ) -> Result<Option<Compared>, DeviceError> {
         let Some(composite) = self.composite() else { return Ok(None) };
         if self.geometry().stripe.is_none() || piece.end <= self.geometry().groups_offset {
-            return composite.compare(piece, kept).map(Some);
+            return composite.compare(piece, kept, returning).map(Some);
         }
         // A stripe in flight agrees with nothing.
         let Some(hold) = composite.try_hold(piece.clone()) else { return Ok(None) };
-        let compared = composite.compare(piece, kept);
+        let compared = composite.compare(piece, kept, returning);
         drop(hold);
         compared.map(Some)
     }
 
     /// Writes parity anew where it does not agree with its row, if the data of the row is what it
-    /// should be: see [`Composite::mend_parity`]. `rows` are bytes of the pool.
+    /// should be: see [`Composite::mend_parity`]. `rows` are bytes of the pool; `returning` is the
+    /// slot of a member that has come back and is read too.
     ///
     /// # Errors
     ///
@@ -288,9 +310,10 @@ impl Volume {
         &self,
         rows: Range<u64>,
         verify: Verify<'_>,
+        returning: Option<usize>,
     ) -> Result<ParityMended, DeviceError> {
         let Some(composite) = self.composite() else { return Ok(ParityMended::Agrees) };
-        composite.mend_parity(rows, verify)
+        composite.mend_parity(rows, verify, returning)
     }
 
     /// Copies a part of a fixed region from `source`, one of [`Volume::fixed_copies`], to all other

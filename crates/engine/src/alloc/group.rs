@@ -386,7 +386,7 @@ impl Allocator {
     }
 
     /// Returns every page that is looked at when a group is loaded.
-    pub(super) fn pages_to_load(&self, number: u32) -> Vec<Place> {
+    pub(crate) fn pages_to_load(&self, number: u32) -> Vec<Place> {
         let geometry = self.geometry();
         let maps = (0..geometry.map_pages()).map(|page| geometry.free_map_place(number, page));
         let usages = (0..geometry.usage_pages()).map(|page| geometry.usage_place(number, page));

@@ -125,6 +125,14 @@ impl Cache {
         compare(entry, page_of(&page.bytes()), found) == Verdict::Current
     }
 
+    /// Whether the LSN of `bytes` is listed, and not merely that no other is.
+    pub(super) fn is_listed(&self, bytes: &AlignedBuffer, listed: &Listed) -> bool {
+        let Some(page) = &listed.page else { return false };
+        let (page, found) = (page.bytes(), page_lsn(page_of(bytes)));
+        listed.entry.listed(page_of(&page)).is_some()
+            && compare(&listed.entry, page_of(&page), found) == Verdict::Current
+    }
+
     fn is_distrusted(&self, lsn_page: Place) -> bool {
         self.trust.distrusted.lock().contains(&lsn_page)
     }

@@ -365,6 +365,30 @@ impl Cache {
         self.volume.heal(Purpose::Home, place, PAGE_BYTES, &is_it).ok()
     }
 
+    /// Looks for the page at `place`, where it is not what went home last, on the member in `slot`,
+    /// which has come back, and writes it again to the others. Its copy is taken only if the LSN
+    /// page lists its LSN: it may be of before (RN5).
+    pub(crate) fn save_from(&self, slot: usize, place: Place) {
+        let Some(listed) = self.listed(place).filter(lsn::Listed::is_trusted) else { return };
+        let is_it = |bytes: &[u8]| {
+            let page = self.verified(place, AlignedBuffer::copy_of(bytes));
+            page.is_ok_and(|page| {
+                self.is_listed(&page, &listed) || planted::is(Planted::ReturnSavesStale)
+            })
+        };
+        let found = self.volume.read_page(Purpose::Home, place);
+        if found.is_ok_and(|page| is_it(&page)) {
+            return;
+        }
+        match self.volume.heal_with(slot, Purpose::Home, place, PAGE_BYTES, &is_it) {
+            Ok(Healed { bytes: Some(_), repaired, .. }) => {
+                tracing::warn!(%place, repaired, "only a member that came back had a page");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%place, %error, "a page cannot be written again"),
+        }
+    }
+
     /// Returns `bytes`, or what another copy has where these are not what went home last.
     fn newest(
         &self,

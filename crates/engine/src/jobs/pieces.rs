@@ -4,16 +4,16 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use format::ids::Place;
+use format::ids::{Epoch, Place};
 use format::page::PAGE_BYTES;
 use format::pointer::BlockPointer;
 use format::summary::{Summary, SummaryEntry, SummaryKind};
 
 use runtime::planted::{self, Planted};
-use storage::device::Redundancy;
+use storage::device::{AlignedBuffer, Purpose, Redundancy};
 
 use crate::alloc::{Pin, SegmentId};
-use crate::convert::index_wide;
+use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 use crate::vnode::Core;
 
@@ -98,26 +98,60 @@ pub(super) fn summary_of(core: &Core, bytes: &[u8], place: Place) -> Option<Summ
     Summary::decode(page, core.segments.pool_id(), core.segments.secret(), place)
 }
 
+/// Reads a segment as it is given; zeros where a page is by nobody.
+pub(super) fn as_given(core: &Core, id: SegmentId) -> AlignedBuffer {
+    let (geometry, volume) = (core.store.geometry(), &core.store.volume);
+    let start = geometry.segment_place(id.group, id.segment);
+    let length = index_wide(geometry.segment_bytes());
+    if let Ok(bytes) = volume.read(Purpose::Cleaner, start, length) {
+        return bytes;
+    }
+    let mut bytes = AlignedBuffer::zeroed(length);
+    for (number, page) in (0..).zip(bytes.as_chunks_mut::<PAGE_BYTES>().0) {
+        let place = start.advance(number * geometry.page_fragments());
+        if let Ok(found) = volume.read(Purpose::Cleaner, place, PAGE_BYTES) {
+            page.copy_from_slice(&found);
+        }
+    }
+    bytes
+}
+
 /// Returns the blocks that the summaries of a pinned segment list, by where they lie.
 pub(super) fn listed_in(core: &Core, pin: &Pin<'_>, segment: &[u8]) -> Vec<Listed> {
+    listed_of(core, pin.id, pin.incarnation, segment)
+}
+
+/// Returns the blocks that the summaries of one incarnation of a segment list, by where they lie.
+pub(super) fn listed_of(
+    core: &Core,
+    id: SegmentId,
+    incarnation: Epoch,
+    segment: &[u8],
+) -> Vec<Listed> {
     let geometry = core.store.geometry();
-    let start = geometry.segment_place(pin.id.group, pin.id.segment);
+    let start = geometry.segment_place(id.group, id.segment);
     let mut blocks = BTreeMap::new();
     for (number, page) in (0..).zip(segment.as_chunks::<PAGE_BYTES>().0) {
         let place = start.advance(number * geometry.page_fragments());
         let Some(summary) = summary_of(core, page, place) else { continue };
-        if summary.incarnation != pin.incarnation {
+        if summary.incarnation != incarnation {
             continue;
         }
-        let is_any = |entry: &SummaryEntry| entry.kind == SummaryKind::Block;
-        for entry in summary.entries.into_iter().filter(is_any) {
-            let from = index_wide(u64::from(entry.offset) << geometry.fragment_shift);
-            let range = from..from.saturating_add(core.stored_bytes(entry.fragments));
-            if range.end <= segment.len() {
-                let place = start.advance(entry.offset);
-                blocks.insert(entry.offset, Listed { place, range, entry });
-            }
-        }
+        let listed = blocks_of(core, start, summary.entries);
+        blocks.extend(listed.into_iter().map(|block| (block.entry.offset, block)));
     }
     blocks.into_values().collect()
+}
+
+/// Returns the blocks that a summary lists of the segment that begins at `start`.
+pub(super) fn blocks_of(core: &Core, start: Place, entries: Vec<SummaryEntry>) -> Vec<Listed> {
+    let geometry = core.store.geometry();
+    let block = |entry: SummaryEntry| {
+        let from = index_wide(u64::from(entry.offset) << geometry.fragment_shift);
+        let range = from..from.saturating_add(core.stored_bytes(entry.fragments));
+        let is_inside = wide(range.end) <= geometry.segment_bytes();
+        let is_it = entry.kind == SummaryKind::Block && is_inside;
+        is_it.then(|| Listed { place: start.advance(entry.offset), range, entry })
+    };
+    entries.into_iter().filter_map(block).collect()
 }

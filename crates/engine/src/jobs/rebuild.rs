@@ -9,13 +9,17 @@
 //! goes on. It stops where a member gives nothing at all, and before a piece of which it is not
 //! known how it is kept, for the maps of its group cannot be read: the member stays joining.
 
+mod own;
+
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use storage::device::Redundancy;
-use storage::volume::{Remade, Stay};
+use storage::volume::{Remade, Stay, ToRemake};
 
+use self::own::{Own, save_maps};
 use super::pieces::{Kept, LOST_NAMED_MAX, Listed, PASSED_OVER_MAX, listed_in};
 use super::{Budget, Job, JobProgress, Step};
 use crate::error::{FsError, FsResult};
@@ -146,14 +150,19 @@ impl Rebuild {
         let (planned, end, is_end) = self.plan(core, from, budget)?;
         let makes: Vec<(&Range<u64>, &Kept<'_>)> =
             planned.iter().filter_map(|(piece, kept)| Some((piece, kept.as_ref()?))).collect();
-        let pieces: Vec<(Range<u64>, Redundancy)> =
-            makes.iter().map(|(piece, kept)| ((*piece).clone(), kept.redundancy())).collect();
+        let mut own = volume.is_returning(self.slot).then(|| Own::new(core, self.slot));
+        let with_own = |(piece, kept): &(&Range<u64>, &Kept<'_>)| {
+            let keeps =
+                own.as_mut().map_or_else(|| Some(BTreeSet::new()), |own| own.keeps(piece, kept))?;
+            Some(ToRemake { piece: (*piece).clone(), kept: kept.redundancy(), keeps })
+        };
+        let pieces: Vec<ToRemake> = makes.iter().map_while(with_own).collect();
         let mut lost = Vec::new();
         let made = volume.remake_pieces(self.slot, &pieces, |at, remade| {
             lost.extend(makes.get(at).map(|(_, kept)| Lost::of(core, kept, &remade)));
         });
         let made = made.map_err(|error| FsError::Io { cause: error.to_string() })?;
-        let stop = pieces.get(made).map(|(piece, _)| piece.start);
+        let stop = makes.get(made).map(|(piece, _)| piece.start);
         for (piece, kept) in &planned {
             if stop.is_some_and(|stop| stop <= piece.start) {
                 break;
@@ -192,7 +201,7 @@ impl Rebuild {
                 return Ok((planned, at, false));
             }
             let kept = match volume.must_remake(self.slot, &piece) {
-                true => Kept::of(core, &piece),
+                true => self.kept(core, &piece),
                 false => Ok(None),
             };
             let kept = match kept {
@@ -204,6 +213,18 @@ impl Rebuild {
             let count = if kept.is_some() { &mut makes } else { &mut passed_over };
             *count += 1;
             planned.push((piece, kept));
+        }
+    }
+
+    /// Returns how a piece is kept; `None`: nothing in it is in use.
+    fn kept<'c>(&self, core: &'c Core, piece: &Range<u64>) -> FsResult<Option<Kept<'c>>> {
+        let group = core.store.geometry().place_at(piece.start).map(|place| place.group());
+        match (Kept::of(core, piece), group) {
+            (Err(_), Some(group)) if core.store.volume.is_returning(self.slot) => {
+                save_maps(core, self.slot, group);
+                Kept::of(core, piece)
+            }
+            (kept, _) => kept,
         }
     }
 

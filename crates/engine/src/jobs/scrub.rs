@@ -148,7 +148,7 @@ impl Job for Scrub {
             match Kept::of(core, &piece) {
                 Ok(Some(kept)) => {
                     read += 1;
-                    let compared = volume.compare(piece.clone(), kept.redundancy());
+                    let compared = volume.compare(piece.clone(), kept.redundancy(), None);
                     // A write is at it.
                     let Some(compared) = compared.map_err(io)? else { return Ok(Step::Wait) };
                     match kept {
@@ -224,7 +224,10 @@ impl Scrub {
             return Ok(());
         };
         let is_in_group = offset >= geometry.groups_offset;
-        let kind = if is_in_group { kind_of(core, place) } else { Some(SegmentKind::Metadata) };
+        let kind = match is_in_group {
+            true => usage_at_home(core, place).map(|usage| usage.kind),
+            false => Some(SegmentKind::Metadata),
+        };
         let healed = match kind {
             Some(SegmentKind::Metadata) => core.store.cache.mend(place),
             Some(SegmentKind::Data) => self.mend_data(core, place, segments)?,
@@ -283,9 +286,9 @@ fn read_listed(core: &Core, start: Place) -> Listed {
     listed
 }
 
-/// Returns the kind of the segment at `place` as its usage page at home says; `None`: there is no
+/// Returns the usage of the segment at `place` as its usage page at home says; `None`: there is no
 /// group, or the page can't be used.
-fn kind_of(core: &Core, place: Place) -> Option<SegmentKind> {
+pub(super) fn usage_at_home(core: &Core, place: Place) -> Option<SegmentUsage> {
     let geometry = core.store.geometry();
     let segment = geometry.segment_of(place);
     let at = geometry.usage_place(place.group(), segment / USAGES_PER_PAGE);
@@ -297,5 +300,5 @@ fn kind_of(core: &Core, place: Place) -> Option<SegmentKind> {
     let read = |copy| core.store.volume.read_copy(copy, Purpose::Home, at, PAGE_BYTES);
     let copies = (0..).map_while(read).filter_map(Result::ok);
     let page = copies.into_iter().find(|bytes| is_it(bytes))?;
-    SegmentUsage::of(page_of(&page), segment).map(|usage| usage.kind)
+    SegmentUsage::of(page_of(&page), segment)
 }

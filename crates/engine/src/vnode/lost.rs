@@ -7,6 +7,31 @@ use super::{Core, Files};
 use crate::error::{FsError, FsResult};
 
 impl Core {
+    /// Whether somebody has the block at `place`, whole and as a summary lists it in `entry`:
+    /// nothing else can lie there then. Called with no lock held.
+    pub(crate) fn is_as_listed(&self, entry: &SummaryEntry, place: Place) -> bool {
+        let start = entry.index.checked_mul(1 << entry.block_shift.min(20));
+        let (Some(start), Ok((filesets, _))) = (start, self.filesets_of_family(entry.fileset))
+        else {
+            return false;
+        };
+        let end = start.saturating_add(1 << entry.block_shift.min(20));
+        filesets.into_iter().any(|fileset| {
+            let vnode = Files { core: self, fileset }.vnode_of(entry.anode);
+            let Ok(vnode) = vnode else { return false };
+            let state = vnode.state.read();
+            let Ok(anode) = state.anode() else { return false };
+            let is_it = |unit: &crate::container::Unit| {
+                unit.pointer.as_ref().is_some_and(|pointer| {
+                    (pointer.place, pointer.fragments) == (place, entry.fragments)
+                        && (pointer.birth, pointer.check) == (entry.birth, entry.check)
+                })
+            };
+            let units = self.store.units(anode, start, end);
+            units.is_ok_and(|units| units.iter().any(is_it))
+        })
+    }
+
     /// Returns the file that has the block at `place`, which a summary lists as `entry`, and where
     /// in the file it lies; `None`: nobody has it any more. Called with no lock held.
     ///

@@ -1,5 +1,6 @@
 //! What a layout over several devices is to the volume: a device with more to ask.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -21,6 +22,18 @@ pub struct Healed {
     pub bad: u64,
     /// Of those how many were written again.
     pub repaired: u64,
+}
+
+/// A piece that is to be made anew for a joining member.
+#[derive(Clone, Debug)]
+pub struct ToRemake {
+    /// Bytes of the pool.
+    pub piece: Range<u64>,
+    /// How what lies there is kept (JN2).
+    pub kept: Redundancy,
+    /// Pages of it, as bytes of the pool, that a member which has come back keeps as it has them,
+    /// whatever the others give (RN4).
+    pub keeps: BTreeSet<u64>,
 }
 
 /// What a piece holds, as it was made anew for a joining member.
@@ -91,6 +104,9 @@ pub trait Composite: Device {
     /// Reads a range of the pool in every way that there is, and returns what verifies. What does
     /// not is written again, unless a write is at the range: then it is left as it is.
     ///
+    /// `returning` is the slot of a member that has come back, which is read as well: `verify` must
+    /// then tell what is there now from what was there before (RN5).
+    ///
     /// # Errors
     ///
     /// What a member said: the only one that could be read, or one that the layout needs and that
@@ -101,6 +117,7 @@ pub trait Composite: Device {
         offset: u64,
         length_bytes: usize,
         verify: Verify<'_>,
+        returning: Option<usize>,
     ) -> Result<Healed, DeviceError>;
 
     /// Returns the piece that begins at byte `offset` of the pool, or has it: what is made anew, or
@@ -109,21 +126,27 @@ pub trait Composite: Device {
 
     /// Begins to read what others have of a piece; what this returns then writes what the joining
     /// member in `slot` should have of it. Nobody else may write to the piece before that is done.
-    /// `kept` says how what lies there is kept. Not durable before a flush. `None`: the member is
-    /// not joining any more. An error is what a member said that gives nothing at all, or that the
-    /// layout needs.
-    fn begin_remake(&self, slot: usize, piece: Range<u64>, kept: Redundancy) -> Remaking<'_>;
+    /// Not durable before a flush. `None`: the member is not joining any more. An error is what a
+    /// member said that gives nothing at all, or that the layout needs.
+    fn begin_remake(&self, slot: usize, wanted: &ToRemake) -> Remaking<'_>;
 
     /// Reads a piece in every way that there is. Writes may be at it: a page that differs for a
-    /// moment is told too.
+    /// moment is told too. The member in slot `returning`, which has come back, is read as well:
+    /// what it has is in the bytes then, where it is to have something.
     ///
     /// # Errors
     ///
     /// What a member said that gives nothing at all, or without which there is nothing to compare.
-    fn compare(&self, piece: Range<u64>, kept: Redundancy) -> Result<Compared, DeviceError>;
+    fn compare(
+        &self,
+        piece: Range<u64>,
+        kept: Redundancy,
+        returning: Option<usize>,
+    ) -> Result<Compared, DeviceError>;
 
     /// Writes the parity of rows anew where it does not agree with them, if `verify` says that the
-    /// data of all of them is what it should be. Not durable before a flush.
+    /// data of all of them is what it should be, the member in slot `returning`, which has come
+    /// back, read as well (RN5). Not durable before a flush.
     ///
     /// # Errors
     ///
@@ -132,8 +155,9 @@ pub trait Composite: Device {
         &self,
         rows: Range<u64>,
         verify: Verify<'_>,
+        returning: Option<usize>,
     ) -> Result<ParityMended, DeviceError> {
-        let _ = (rows, verify);
+        let _ = (rows, verify, returning);
         Ok(ParityMended::Agrees)
     }
 }

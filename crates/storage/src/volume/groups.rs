@@ -20,7 +20,7 @@ use format::disk_group::ADDED_GROUPS_OFFSET;
 use format::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
 use runtime::planted::{self, Planted};
 
-use super::composite::{Compared, Composite, Healed, ParityMended, Remaking, Verify};
+use super::composite::{Compared, Composite, Healed, ParityMended, Remaking, ToRemake, Verify};
 use super::ranges::Hold;
 use super::set::MemberSet;
 use crate::convert::to_u64;
@@ -59,6 +59,11 @@ impl Placed {
 
     fn outer(&self, offset: u64) -> u64 {
         offset - self.offset + self.bytes.start
+    }
+
+    /// Returns which of the part's slots a slot of the pool is.
+    fn own_slot(&self, slot: Option<usize>) -> Option<usize> {
+        slot?.checked_sub(self.part.first_slot)
     }
 
     fn outer_range(&self, range: &Range<u64>) -> Range<u64> {
@@ -281,11 +286,13 @@ impl Composite for Groups {
         offset: u64,
         length_bytes: usize,
         verify: Verify<'_>,
+        returning: Option<usize>,
     ) -> Result<Healed, DeviceError> {
         let Some((placed, inner)) = self.part_of(offset, to_u64(length_bytes)) else {
             return Err(self.nowhere(offset, length_bytes));
         };
-        placed.part.composite.heal(purpose, inner, length_bytes, verify)
+        let returning = placed.own_slot(returning);
+        placed.part.composite.heal(purpose, inner, length_bytes, verify, returning)
     }
 
     fn piece_at(&self, offset: u64) -> Option<Range<u64>> {
@@ -298,14 +305,17 @@ impl Composite for Groups {
         })
     }
 
-    fn begin_remake(&self, slot: usize, piece: Range<u64>, kept: Redundancy) -> Remaking<'_> {
+    fn begin_remake(&self, slot: usize, wanted: &ToRemake) -> Remaking<'_> {
+        let ToRemake { piece, kept, keeps } = wanted;
         let Some((placed, _)) = self.part_of(piece.start, piece.end - piece.start) else {
             return Box::new(|| Ok(None));
         };
-        let Some(own) = slot.checked_sub(placed.part.first_slot) else {
+        let Some(own) = placed.own_slot(Some(slot)) else {
             return Box::new(|| Ok(None));
         };
-        let remaking = placed.part.composite.begin_remake(own, placed.inner_range(&piece), kept);
+        let keeps = keeps.iter().map(|offset| placed.inner(*offset)).collect();
+        let wanted = ToRemake { piece: placed.inner_range(piece), kept: *kept, keeps };
+        let remaking = placed.part.composite.begin_remake(own, &wanted);
         Box::new(move || {
             Ok(remaking()?.map(|mut remade| {
                 remade.lost.iter_mut().for_each(|offset| *offset = placed.outer(*offset));
@@ -314,11 +324,17 @@ impl Composite for Groups {
         })
     }
 
-    fn compare(&self, piece: Range<u64>, kept: Redundancy) -> Result<Compared, DeviceError> {
+    fn compare(
+        &self,
+        piece: Range<u64>,
+        kept: Redundancy,
+        returning: Option<usize>,
+    ) -> Result<Compared, DeviceError> {
         let Some((placed, _)) = self.part_of(piece.start, piece.end - piece.start) else {
             return Err(self.nowhere(piece.start, 0));
         };
-        let mut compared = placed.part.composite.compare(placed.inner_range(&piece), kept)?;
+        let (inner, returning) = (placed.inner_range(&piece), placed.own_slot(returning));
+        let mut compared = placed.part.composite.compare(inner, kept, returning)?;
         compared.differing.iter_mut().for_each(|offset| *offset = placed.outer(*offset));
         Ok(compared)
     }
@@ -327,10 +343,12 @@ impl Composite for Groups {
         &self,
         rows: Range<u64>,
         verify: Verify<'_>,
+        returning: Option<usize>,
     ) -> Result<ParityMended, DeviceError> {
         let Some((placed, _)) = self.part_of(rows.start, rows.end - rows.start) else {
             return Ok(ParityMended::Left);
         };
-        placed.part.composite.mend_parity(placed.inner_range(&rows), verify)
+        let (inner, returning) = (placed.inner_range(&rows), placed.own_slot(returning));
+        placed.part.composite.mend_parity(inner, verify, returning)
     }
 }

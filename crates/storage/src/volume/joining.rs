@@ -31,11 +31,11 @@ use format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use runtime::planted::{self, Planted};
 
 use super::Volume;
-use super::composite::Remade;
+use super::composite::{Remade, ToRemake};
 use super::set::Change;
 use super::slot::{Slot, Stay};
 use crate::convert::to_u64;
-use crate::device::{DeviceError, Purpose, Redundancy, SharedDevice};
+use crate::device::{DeviceError, Purpose, SharedDevice};
 
 /// Unit of the cursor, and a piece of what all members hold alike.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
@@ -255,21 +255,21 @@ impl Volume {
     pub fn remake_pieces(
         &self,
         slot: usize,
-        pieces: &[(Range<u64>, Redundancy)],
+        pieces: &[ToRemake],
         mut each: impl FnMut(usize, Remade),
     ) -> Result<usize, DeviceError> {
         let Some(composite) = self.composite() else { return Ok(0) };
         let (mut left, mut ahead, mut made) = (pieces.iter(), VecDeque::new(), 0);
         loop {
             while ahead.len() <= READ_AHEAD_MAX
-                && let Some((piece, kept)) = left.next()
+                && let Some(wanted) = left.next()
             {
-                let hold = composite.try_hold(piece.clone());
+                let hold = composite.try_hold(wanted.piece.clone());
                 if hold.is_none() && !planted::is(Planted::CopiedWithoutHold) {
                     left = [].iter();
                     break;
                 }
-                ahead.push_back((hold, composite.begin_remake(slot, piece.clone(), *kept)));
+                ahead.push_back((hold, composite.begin_remake(slot, wanted)));
             }
             let Some((hold, remaking)) = ahead.pop_front() else { return Ok(made) };
             let Some(remade) = remaking()? else { return Ok(made) };

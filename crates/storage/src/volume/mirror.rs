@@ -17,7 +17,7 @@ use format::members::MemberState;
 use format::page::PAGE_BYTES;
 use runtime::planted::{self, Planted};
 
-use super::composite::{Compared, Composite, Healed, Remade, Remaking, Verify};
+use super::composite::{Compared, Composite, Healed, Remade, Remaking, ToRemake, Verify};
 use super::joining::{mib_at, without_labels};
 use super::salvage::bytes_of;
 use super::set::{MemberSet, View};
@@ -257,7 +257,8 @@ impl Composite for Mirror {
         mib_at(offset, self.info.size_bytes.saturating_sub(2 * SUPERBLOCK_AREA_BYTES))
     }
 
-    fn begin_remake(&self, slot: usize, piece: Range<u64>, _kept: Redundancy) -> Remaking<'_> {
+    fn begin_remake(&self, slot: usize, wanted: &ToRemake) -> Remaking<'_> {
+        let (piece, keeps) = (wanted.piece.clone(), wanted.keeps.clone());
         let ranges = without_labels(piece.clone());
         let buffer = |range: &Range<u64>| {
             (range.start, AlignedBuffer::for_reading(to_usize(range.end - range.start)))
@@ -270,14 +271,19 @@ impl Composite for Mirror {
             for (range, read) in ranges.iter().zip(reads) {
                 let joining = view.get(slot).filter(|slot| slot.state == MemberState::Joining);
                 let Some(joining) = joining else { return Ok(None) };
-                let bytes = match bytes_of(read) {
-                    Ok(bytes) => bytes,
-                    Err(_) => {
-                        let (bytes, lost) = self.salvage_copies(&view, range)?;
-                        remade.lost.extend(lost);
-                        bytes
-                    }
+                let (mut bytes, mut lost) = match bytes_of(read) {
+                    Ok(bytes) => (bytes, Vec::new()),
+                    Err(_) => self.salvage_copies(&view, range)?,
                 };
+                for &page in keeps.range(range.clone()) {
+                    let own = self.set.page_of(joining, Purpose::Cleaner, page);
+                    if let Ok(own) = own {
+                        let at = to_usize(page - range.start);
+                        bytes[at..at + PAGE_BYTES].copy_from_slice(&own);
+                        lost.retain(|lost| *lost != page);
+                    }
+                }
+                remade.lost.extend(lost);
                 let at = to_usize(range.start - piece.start);
                 remade.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
                 let (offset, data) = (range.start, vec![SharedBytes::from(bytes)]);
@@ -289,22 +295,27 @@ impl Composite for Mirror {
         })
     }
 
-    fn compare(&self, piece: Range<u64>, _kept: Redundancy) -> Result<Compared, DeviceError> {
-        let view = self.set.view();
+    fn compare(
+        &self,
+        piece: Range<u64>,
+        _kept: Redundancy,
+        returning: Option<usize>,
+    ) -> Result<Compared, DeviceError> {
+        let view = self.set.view_with(returning);
         let copies = self.set.salvage(&view, Purpose::Cleaner, &piece)?;
-        let copies: Vec<_> = copies.into_iter().flatten().collect();
-        let Some(first) = copies.first() else {
+        let Some(first) = copies.iter().flatten().next() else {
             return Err(DeviceError::Failed { device: self.info.name.clone() });
         };
         let is_same = |at: &usize| {
             let page = |bytes: &AlignedBuffer| bytes[*at..*at + PAGE_BYTES].to_vec();
             let expected = page(&first.bytes);
-            copies.iter().all(|copy| copy.has(*at) && page(&copy.bytes) == expected)
+            copies.iter().flatten().all(|copy| copy.has(*at) && page(&copy.bytes) == expected)
         };
         let pages = (0..first.bytes.len()).step_by(PAGE_BYTES);
         let differing =
             pages.filter(|at| !is_same(at)).map(|at| piece.start + to_u64(at)).collect();
-        Ok(Compared { bytes: AlignedBuffer::clone(&first.bytes), differing })
+        let own = returning.and_then(|at| copies.get(at)?.as_ref());
+        Ok(Compared { bytes: AlignedBuffer::clone(&own.unwrap_or(first).bytes), differing })
     }
 
     fn heal(
@@ -313,15 +324,18 @@ impl Composite for Mirror {
         offset: u64,
         length_bytes: usize,
         verify: Verify<'_>,
+        returning: Option<usize>,
     ) -> Result<Healed, DeviceError> {
         let range = offset..offset + to_u64(length_bytes);
         let hold = self.set.try_hold(range);
-        let view = self.set.view();
+        let view = self.set.view_with(returning);
         let copies = self.set.read_each(&view, purpose, offset, length_bytes);
         let is_good = |copy: &(usize, Result<AlignedBuffer, DeviceError>)| {
             copy.1.as_ref().is_ok_and(|bytes| verify(bytes))
         };
-        let (good, bad): (Vec<_>, Vec<_>) = copies.into_iter().partition(is_good);
+        let (good, mut bad): (Vec<_>, Vec<_>) = copies.into_iter().partition(is_good);
+        // One that has come back is no worse for it, and gets it when its piece is made anew.
+        bad.retain(|(at, _)| Some(*at) != returning);
         let mut healed =
             Healed { bytes: None, good: to_u64(good.len()), bad: to_u64(bad.len()), repaired: 0 };
         let Some((_, Ok(bytes))) = good.into_iter().next() else {

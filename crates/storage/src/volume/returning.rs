@@ -12,8 +12,12 @@
 //!   keeps all of it, and what it misses then besides.
 //! - RN3: A member whose label is older than the one it had when it went is not what went, but an
 //!   older copy of it: what its map says does not hold, and it gets everything.
-//! - RN4: Where a row has a page that no other member gives, a member that comes back keeps its own
-//!   as it is: it may be right, and is told from another by the checks of blocks.
+//! - RN4: Where no other member gives a page of data, a member that comes back keeps its own as it
+//!   is: it may be right, and is told from another by the checks of blocks.
+//! - RN5: What the others do not give as it should be is looked for on a member that comes back
+//!   before its piece is made anew. It is taken if it is what is there now: a block by the check
+//!   that a summary or a pointer has of it, a page of metadata by the LSN that its LSN page lists.
+//!   What verifies in itself alone may be of before, and is never taken.
 //!
 //! # Crashes
 //!

@@ -122,6 +122,16 @@ impl MemberSet {
         Ok(Salvaged { bytes, bad })
     }
 
+    /// Reads the page at byte `offset` of a member.
+    pub(super) fn page_of(
+        &self,
+        slot: &Slot,
+        purpose: Purpose,
+        offset: u64,
+    ) -> Result<AlignedBuffer, DeviceError> {
+        bytes_of(self.read_from(slot, purpose, offset, PAGE_BYTES))
+    }
+
     /// Whether a member that did not give a page gives its label.
     fn check_answers(&self, slot: &Slot, error: DeviceError) -> Result<(), DeviceError> {
         let label = self.read_from(slot, Purpose::Superblock, 0, PAGE_BYTES);

@@ -240,6 +240,20 @@ impl MemberSet {
         Arc::clone(&self.view.read())
     }
 
+    /// Returns the members as they are now, the one in slot `returning`, which has come back, as if
+    /// it could be read: for who tells what it should have from what it has missed (RN5).
+    #[must_use]
+    pub(super) fn view_with(&self, returning: Option<usize>) -> View {
+        let view = self.view();
+        let is_back = |slot: &Slot| slot.state == MemberState::Joining && slot.missed.is_some();
+        let Some(at) = returning.filter(|at| view.get(*at).is_some_and(is_back)) else {
+            return view;
+        };
+        let mut slots = Vec::clone(&view);
+        slots[at].state = MemberState::Online;
+        Arc::new(slots)
+    }
+
     /// Returns the members of all disk groups as they are now, by slot of the pool.
     #[must_use]
     pub fn all(&self) -> Vec<Slot> {

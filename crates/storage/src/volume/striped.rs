@@ -34,7 +34,7 @@ use std::sync::Arc;
 use format::geometry::SUPERBLOCK_AREA_BYTES;
 use format::stripes::{Stripes, UnitPlace};
 
-use super::composite::{Compared, Composite, Healed, ParityMended, Remaking, Verify};
+use super::composite::{Compared, Composite, Healed, ParityMended, Remaking, ToRemake, Verify};
 use super::joining::mib_at;
 use super::mirror::Mirror;
 use super::set::MemberSet;
@@ -204,13 +204,15 @@ impl Composite for Striped {
         offset: u64,
         length_bytes: usize,
         verify: Verify<'_>,
+        returning: Option<usize>,
     ) -> Result<Healed, DeviceError> {
         if offset + to_u64(length_bytes) <= self.stripes.groups_offset {
-            return self.fixed.heal(purpose, offset, length_bytes, verify);
+            return self.fixed.heal(purpose, offset, length_bytes, verify, returning);
         }
+        let (range, view) = (offset..offset + to_u64(length_bytes), self.set.view_with(returning));
         match purpose.redundancy() {
-            Redundancy::Copies => self.heal_pages(purpose, offset, length_bytes, verify),
-            Redundancy::Parity => self.heal_blocks(purpose, offset, length_bytes, verify),
+            Redundancy::Copies => self.heal_pages(purpose, &view, range, verify),
+            Redundancy::Parity => self.heal_blocks(purpose, view, range, verify),
         }
     }
 
@@ -224,21 +226,27 @@ impl Composite for Striped {
         (start + segment_bytes <= end).then(|| start..start + segment_bytes)
     }
 
-    fn begin_remake(&self, slot: usize, piece: Range<u64>, kept: Redundancy) -> Remaking<'_> {
-        if piece.end <= self.stripes.groups_offset {
-            return self.fixed.begin_remake(slot, piece, kept);
+    fn begin_remake(&self, slot: usize, wanted: &ToRemake) -> Remaking<'_> {
+        if wanted.piece.end <= self.stripes.groups_offset {
+            return self.fixed.begin_remake(slot, wanted);
         }
-        self.begin_segment(slot, piece, kept)
+        self.begin_segment(slot, wanted.clone())
     }
 
-    fn compare(&self, piece: Range<u64>, kept: Redundancy) -> Result<Compared, DeviceError> {
+    fn compare(
+        &self,
+        piece: Range<u64>,
+        kept: Redundancy,
+        returning: Option<usize>,
+    ) -> Result<Compared, DeviceError> {
         if piece.end <= self.stripes.groups_offset {
-            return self.fixed.compare(piece, kept);
+            return self.fixed.compare(piece, kept, returning);
         }
+        let view = self.set.view_with(returning);
         match kept {
-            Redundancy::Parity if self.stripes.shape.has_parity => self.compare_rows(piece),
-            Redundancy::Parity => self.compare_units(piece),
-            Redundancy::Copies => self.compare_pages(piece),
+            Redundancy::Parity if self.stripes.shape.has_parity => self.compare_rows(&view, piece),
+            Redundancy::Parity => self.compare_units(&view, piece),
+            Redundancy::Copies => self.compare_pages(&view, piece),
         }
     }
 
@@ -246,7 +254,8 @@ impl Composite for Striped {
         &self,
         rows: Range<u64>,
         verify: Verify<'_>,
+        returning: Option<usize>,
     ) -> Result<ParityMended, DeviceError> {
-        self.mend_rows(rows, verify)
+        self.mend_rows(rows, verify, returning)
     }
 }

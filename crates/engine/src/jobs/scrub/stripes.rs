@@ -215,7 +215,7 @@ impl Scrub {
                 })
             };
             let pool = rows.start + wide(range.start)..rows.start + wide(range.end);
-            let mended = core.store.volume.mend_parity(pool, &are_good);
+            let mended = core.store.volume.mend_parity(pool, &are_good, None);
             done = range.end;
             match mended.map_err(|error| core.store.journal.fail(&error))? {
                 ParityMended::Agrees => {}

@@ -1,14 +1,16 @@
 //! Looking for bytes that verify, where those that were read do not, and writing again what is bad.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use runtime::planted::{self, Planted};
 
 use super::{Part, Striped};
-use crate::convert::to_u64;
+use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes};
 use crate::volume::composite::{Healed, Verify};
 use crate::volume::ranges::Hold;
+use crate::volume::set::View;
 use crate::volume::slot::Slot;
 
 impl Striped {
@@ -28,10 +30,10 @@ impl Striped {
     fn read_pages_at(
         &self,
         purpose: Purpose,
+        view: &View,
         parts: &[Part],
         at: &[(usize, u64)],
     ) -> Option<Result<AlignedBuffer, DeviceError>> {
-        let view = self.set.view();
         if at.iter().any(|(member, _)| view[*member].readable().is_none()) {
             return None;
         }
@@ -61,7 +63,8 @@ impl Striped {
     ) -> Option<Result<AlignedBuffer, DeviceError>> {
         let parts = self.parts(offset, length_bytes);
         let copies = (0..2).filter_map(|copy| self.copy_of(copy, &parts));
-        copies.filter_map(|at| self.read_pages_at(purpose, &parts, &at)).nth(copy)
+        let view = self.set.view();
+        copies.filter_map(|at| self.read_pages_at(purpose, &view, &parts, &at)).nth(copy)
     }
 
     /// Reads blocks in the way numbered `version`: as their members have them, then with each unit
@@ -114,15 +117,15 @@ impl Striped {
     pub(super) fn heal_pages(
         &self,
         purpose: Purpose,
-        offset: u64,
-        length_bytes: usize,
+        view: &View,
+        range: Range<u64>,
         verify: Verify<'_>,
     ) -> Result<Healed, DeviceError> {
-        let hold = self.set.try_hold(offset..offset + to_u64(length_bytes));
-        let parts = self.parts(offset, length_bytes);
+        let parts = self.parts(range.start, to_usize(range.end - range.start));
+        let hold = self.set.try_hold(range);
         let (mut healed, mut bad, mut error) = (Healed::default(), Vec::new(), None);
         for at in (0..2).filter_map(|copy| self.copy_of(copy, &parts)) {
-            match self.read_pages_at(purpose, &parts, &at) {
+            match self.read_pages_at(purpose, view, &parts, &at) {
                 Some(Ok(bytes)) if verify(&bytes) => {
                     healed.good += 1;
                     healed.bytes.get_or_insert(bytes);
@@ -137,7 +140,6 @@ impl Striped {
         }
         healed.bad = to_u64(bad.len());
         let Some(bytes) = &healed.bytes else {
-            let view = self.set.view();
             bad.iter().flatten().for_each(|(member, _)| view[*member].count_damage(false));
             return match error {
                 Some(error) if healed.bad == 1 => Err(error),
@@ -160,11 +162,12 @@ impl Striped {
     pub(super) fn heal_blocks(
         &self,
         purpose: Purpose,
-        offset: u64,
-        length_bytes: usize,
+        view: View,
+        range: Range<u64>,
         verify: Verify<'_>,
     ) -> Result<Healed, DeviceError> {
-        let parts = self.parts(offset, length_bytes);
+        let length_bytes = to_usize(range.end - range.start);
+        let parts = self.parts(range.start, length_bytes);
         let (Some(first), Some(last)) = (parts.first(), parts.last()) else {
             return Ok(Healed::default());
         };
@@ -172,7 +175,7 @@ impl Striped {
         let rows =
             self.stripes.row_start(first.place.row)..self.stripes.row_start(last.place.row + 1);
         let hold = self.set.try_hold(rows);
-        let source = self.source(purpose);
+        let source = self.source_of(purpose, view);
         let shares = source.read_shares(source.range_of(&parts));
         let mut whole = AlignedBuffer::zeroed(length_bytes);
         let (mut healed, mut error, mut rebuilt) = (Healed::default(), None, Vec::new());
@@ -221,6 +224,10 @@ impl Striped {
     ) -> Result<bool, DeviceError> {
         let view = self.set.view();
         let slot = &view[member];
+        if slot.readable().is_none() {
+            // It has come back, and gets it when its piece is made anew.
+            return Ok(false);
+        }
         let mut is_repaired = hold.is_some() && !self.info.is_read_only;
         if is_repaired {
             let data = vec![SharedBytes::from(AlignedBuffer::copy_of(bytes))];

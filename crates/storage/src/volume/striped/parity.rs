@@ -17,6 +17,7 @@ impl Striped {
         &self,
         rows: Range<u64>,
         verify: Verify<'_>,
+        returning: Option<usize>,
     ) -> Result<ParityMended, DeviceError> {
         if !self.stripes.shape.has_parity {
             return Ok(ParityMended::Agrees);
@@ -26,7 +27,7 @@ impl Striped {
         let row_of = |offset: u64| (offset - self.stripes.groups_offset) / data_bytes;
         let (first, end) = (row_of(rows.start), row_of(rows.end));
         let range = self.stripes.row_offset(first)..self.stripes.row_offset(end);
-        let shares = self.set.salvage(&self.set.view(), Purpose::Cleaner, &range)?;
+        let shares = self.set.salvage(&self.set.view_with(returning), Purpose::Cleaner, &range)?;
         let shares: Option<Vec<Salvaged>> = shares.into_iter().collect();
         let Some(shares) = shares else { return Ok(ParityMended::Left) };
         let mut data = AlignedBuffer::zeroed(to_usize(rows.end - rows.start));

@@ -230,8 +230,11 @@ impl PendingRequest for ManyParts {
 
 impl Striped {
     pub(super) fn source(&self, purpose: Purpose) -> Source {
-        let (set, view) = (Arc::clone(&self.set), self.set.view());
-        Source { set, view, stripes: self.stripes, purpose }
+        self.source_of(purpose, self.set.view())
+    }
+
+    pub(super) fn source_of(&self, purpose: Purpose, view: View) -> Source {
+        Source { set: Arc::clone(&self.set), view, stripes: self.stripes, purpose }
     }
 
     /// Reads what ends in the groups; who checks a pool may begin in front of them.

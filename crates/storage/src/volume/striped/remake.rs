@@ -16,7 +16,7 @@ use super::{Part, Striped, absent};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, Redundancy, SharedBytes};
 use crate::parity::xor_into;
-use crate::volume::composite::{Compared, Remade, Remaking};
+use crate::volume::composite::{Compared, Remade, Remaking, ToRemake};
 use crate::volume::salvage::Salvaged;
 use crate::volume::set::View;
 
@@ -70,17 +70,12 @@ impl Striped {
     /// Begins to read the shares of a segment; see [`Composite::begin_remake`].
     ///
     /// [`Composite::begin_remake`]: crate::volume::composite::Composite::begin_remake
-    pub(super) fn begin_segment(
-        &self,
-        slot: usize,
-        piece: Range<u64>,
-        kept: Redundancy,
-    ) -> Remaking<'_> {
-        let range = self.share_of(&piece);
+    pub(super) fn begin_segment(&self, slot: usize, wanted: ToRemake) -> Remaking<'_> {
+        let range = self.share_of(&wanted.piece);
         let salvage = self.set.begin_salvage(&self.set.view(), Purpose::Cleaner, &range);
         Box::new(move || {
             let of = self.set.end_salvage(salvage)?;
-            self.remake_segment(slot, &piece, kept, Shares { range, of })
+            self.remake_segment(slot, &wanted, Shares { range, of })
         })
     }
 
@@ -88,10 +83,10 @@ impl Striped {
     fn remake_segment(
         &self,
         slot: usize,
-        piece: &Range<u64>,
-        kept: Redundancy,
+        wanted: &ToRemake,
         shares: Shares,
     ) -> Result<Option<Remade>, DeviceError> {
+        let ToRemake { kept, keeps, .. } = wanted;
         let view = self.set.view();
         let joining = view.get(slot).filter(|slot| slot.state == MemberState::Joining);
         let Some(joining) = joining else { return Ok(None) };
@@ -102,14 +97,15 @@ impl Striped {
         // What no other member gives, one that was away may have as it was. What a new device has
         // there is not of this pool.
         let may_have = joining.missed.is_some() && !planted::is(Planted::ReturnForgetsOwn);
-        let has_parity = kept == Redundancy::Parity && self.stripes.shape.has_parity;
-        let own = match may_have && has_parity && !shares.holes().is_empty() {
+        let has_parity = *kept == Redundancy::Parity && self.stripes.shape.has_parity;
+        let is_asked = has_parity && !shares.holes().is_empty() || !keeps.is_empty();
+        let own = match may_have && is_asked {
             true => Some(self.set.by_pages(joining, Purpose::Cleaner, &shares.range)?),
             false => None,
         };
         let (share, remade) = match kept {
-            Redundancy::Parity => self.sum_of(slot, piece, &shares, own.as_ref()),
-            Redundancy::Copies => self.copies_of(slot, piece, &shares),
+            Redundancy::Parity => self.sum_of(slot, wanted, &shares, own.as_ref()),
+            Redundancy::Copies => self.copies_of(slot, wanted, &shares, own.as_ref()),
         };
         let (offset, data) = (shares.range.start, vec![SharedBytes::from(share)]);
         let write = Operation::Write { offset, data };
@@ -123,7 +119,7 @@ impl Striped {
     fn sum_of(
         &self,
         slot: usize,
-        piece: &Range<u64>,
+        ToRemake { piece, keeps, .. }: &ToRemake,
         shares: &Shares,
         own: Option<&Salvaged>,
     ) -> (AlignedBuffer, Remade) {
@@ -155,6 +151,11 @@ impl Striped {
         for (offset, page) in self.pages_of(piece) {
             let (member, at) = (page.place.member, page.place.member_offset);
             let in_share = to_usize(at - shares.range.start);
+            let own = own.filter(|own| keeps.contains(&offset) && own.has(in_share));
+            if let Some(own) = own.filter(|_| member == slot) {
+                let range = in_share..in_share + PAGE_BYTES;
+                sum[range.clone()].copy_from_slice(&own.bytes[range]);
+            }
             let is_given = !holes.contains(&in_share) || given.contains_key(&in_share);
             let found = match shares.page(member, at) {
                 _ if member == slot && !is_given => None,
@@ -186,8 +187,9 @@ impl Striped {
     fn copies_of(
         &self,
         slot: usize,
-        piece: &Range<u64>,
+        ToRemake { piece, keeps, .. }: &ToRemake,
         shares: &Shares,
+        held: Option<&Salvaged>,
     ) -> (AlignedBuffer, Remade) {
         let mut share = AlignedBuffer::zeroed(to_usize(shares.range.end - shares.range.start));
         let mut bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
@@ -199,6 +201,8 @@ impl Striped {
             let mut found = shares.page(other.0, other.1);
             if own.0 == slot {
                 let at = to_usize(own.1 - shares.range.start);
+                let held = held.filter(|held| keeps.contains(&offset) && held.has(at));
+                found = held.map(|held| &held.bytes[at..at + PAGE_BYTES]).or(found);
                 match found {
                     Some(found) => share[at..at + PAGE_BYTES].copy_from_slice(found),
                     None => lost.push(offset),
@@ -215,11 +219,14 @@ impl Striped {
 
     /// Adds up the rows of a piece. Where a column of pages does not cancel out, or one of them is
     /// not given, all its data differs.
-    pub(super) fn compare_rows(&self, piece: Range<u64>) -> Result<Compared, DeviceError> {
-        let view = self.set.view();
-        let shares = self.read_shares(&view, self.share_of(&piece))?;
+    pub(super) fn compare_rows(
+        &self,
+        view: &View,
+        piece: Range<u64>,
+    ) -> Result<Compared, DeviceError> {
+        let shares = self.read_shares(view, self.share_of(&piece))?;
         if let Some(member) = shares.of.iter().position(Option::is_none) {
-            return Err(absent(&view, member));
+            return Err(absent(view, member));
         }
         let mut sum = AlignedBuffer::zeroed(to_usize(shares.range.end - shares.range.start));
         let all: Vec<&[u8]> = shares.of.iter().flatten().map(|share| &share.bytes[..]).collect();
@@ -247,8 +254,12 @@ impl Striped {
     }
 
     /// Reads the data of a piece that is kept once. What a member does not give differs.
-    pub(super) fn compare_units(&self, piece: Range<u64>) -> Result<Compared, DeviceError> {
-        let shares = self.read_shares(&self.set.view(), self.share_of(&piece))?;
+    pub(super) fn compare_units(
+        &self,
+        view: &View,
+        piece: Range<u64>,
+    ) -> Result<Compared, DeviceError> {
+        let shares = self.read_shares(view, self.share_of(&piece))?;
         let mut bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
         let mut differing = Vec::new();
         for (offset, page) in self.pages_of(&piece) {
@@ -261,9 +272,12 @@ impl Striped {
     }
 
     /// Holds both copies of each page of a piece against each other.
-    pub(super) fn compare_pages(&self, piece: Range<u64>) -> Result<Compared, DeviceError> {
-        let view = self.set.view();
-        let shares = self.read_shares(&view, self.share_of(&piece))?;
+    pub(super) fn compare_pages(
+        &self,
+        view: &View,
+        piece: Range<u64>,
+    ) -> Result<Compared, DeviceError> {
+        let shares = self.read_shares(view, self.share_of(&piece))?;
         let mut bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
         let mut differing = Vec::new();
         for (offset, page) in self.pages_of(&piece) {
