@@ -34,6 +34,10 @@
 //!   notice that attributes are to be asked for again shortens that second. There are no notices of
 //!   names and of pages: the kernel takes locks for them that a request may hold
 //!   (docs/decisions/0077-shared-mounts.md).
+//! - FU8: A WRITE of pages that the kernel holds (what was written to a mapping, or with a
+//!   writeback cache) is answered with its whole count or with an error. The kernel takes the
+//!   pages to be written whatever the reply counts, and only an error comes to msync(2) and
+//!   fsync(2).
 //!
 //! # Crashes
 //!

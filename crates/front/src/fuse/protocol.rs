@@ -253,6 +253,8 @@ pub enum Request<'a> {
         data: Data<'a>,
         /// Whether it takes setuid and setgid away.
         kills_set_bits: bool,
+        /// Whether the kernel writes pages back that it holds (FU8).
+        is_of_cache: bool,
     },
     /// List names.
     ReadDir {

@@ -253,9 +253,15 @@ impl Server {
                 let target = (self.numbers.ino_of(target.0), target.1);
                 done("rename", source.0, self.fs.rename(caller, source, target, mode, None))
             }
-            Request::Write { node, offset, data, kills_set_bits } => {
+            Request::Write { node, offset, data, kills_set_bits, is_of_cache } => {
                 let caller = Caller { loses_set_bits: kills_set_bits, ..caller.clone() };
-                self.write(&caller, node, offset, &data)
+                let ino = self.numbers.ino_of(node);
+                let written = match is_of_cache {
+                    true => self.write_back(&caller, ino, offset, &data),
+                    false => self.write(&caller, ino, offset, &data),
+                };
+                let count = written.map_err(|e| errno("write", ino, &e))?;
+                u32::try_from(count).map(Reply::Written).map_err(|_| Errno::INVAL)
             }
             Request::ReadDir { node, cookie, with_nodes, keeps_atime, listing } => {
                 let caller = &Caller { keeps_atime, ..caller.clone() };
@@ -379,17 +385,32 @@ impl Server {
         }
     }
 
-    fn write(
+    fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &Data<'_>) -> FsResult<usize> {
+        self.fs.write_some(caller, ino, offset, data, Stability::Unstable, None)
+    }
+
+    /// FU8: writes all of `data`, or says why not, though the front of it may be written.
+    fn write_back(
         &self,
         caller: &Caller,
-        node: NodeId,
+        ino: Ino,
         offset: u64,
         data: &Data<'_>,
-    ) -> Result<Reply<'static>, Errno> {
-        let ino = self.numbers.ino_of(node);
-        let written = self.fs.write_some(caller, ino, offset, data, Stability::Unstable, None);
-        let count = written.map_err(|e| errno("write", ino, &e))?;
-        u32::try_from(count).map(Reply::Written).map_err(|_| Errno::INVAL)
+    ) -> FsResult<usize> {
+        let mut done = self.write(caller, ino, offset, data)?;
+        while done < data.len() {
+            let rest = match data {
+                Data::Lent(bytes) => Data::Lent(&bytes[done..]),
+                Data::Shared(bytes) => Data::Shared(bytes.slice(done..bytes.len())),
+            };
+            let at = u64::try_from(done).ok().and_then(|done| offset.checked_add(done));
+            match self.write(caller, ino, at.ok_or(FsError::FileTooLarge)?, &rest)? {
+                // No file system does so. Its files must not lose what the kernel gave away.
+                0 => return Err(FsError::NoSpace),
+                more => done += more,
+            }
+        }
+        Ok(done)
     }
 
     fn copy_range(

@@ -50,6 +50,8 @@ pub(crate) struct MemoryFs {
     pub(crate) sync_count: AtomicU64,
     /// Where the farthest read ended: bytes.
     pub(crate) read_end: AtomicU64,
+    /// How long a file may be: behind that there is no space.
+    pub(crate) size_bytes_max: AtomicU64,
     /// While a test holds it, no fsync ends.
     pub(crate) gate: Mutex<()>,
     pub(crate) later: Later,
@@ -94,6 +96,7 @@ impl MemoryFs {
             fsync_count: AtomicU64::new(0),
             sync_count: AtomicU64::new(0),
             read_end: AtomicU64::new(0),
+            size_bytes_max: AtomicU64::new(u64::MAX),
             gate: Mutex::new(()),
             later: Later::default(),
         }
@@ -423,7 +426,12 @@ impl FileSystem for MemoryFs {
         _: Stability,
         _: Option<&mut Around>,
     ) -> FsResult<usize> {
-        self.write(caller, ino, offset, data).map(|()| data.len())
+        let room = self.size_bytes_max.load(Ordering::SeqCst).saturating_sub(offset);
+        let count = usize::try_from(room).map_or(data.len(), |room| room.min(data.len()));
+        if count == 0 && !data.is_empty() {
+            return Err(FsError::NoSpace);
+        }
+        self.write(caller, ino, offset, &data[..count]).map(|()| count)
     }
 
     fn cookie_verifier(&self, _: &Caller, ino: Ino) -> FsResult<u64> {

@@ -60,6 +60,7 @@ by_each_transport! {
     a_busy_mount_is_detached_and_ends_with_its_last_user,
     a_read_only_mount_refuses_changes,
     a_writeback_cache_keeps_data_and_times,
+    pages_that_find_no_room_are_an_error_of_fsync,
     the_ends_of_time_are_kept,
     a_mount_whose_server_was_killed_is_replaced,
     sigterm_unmounts_and_ends_the_server,
@@ -534,6 +535,25 @@ fn a_writeback_cache_keeps_data_and_times(transport: TransportChoice) {
     }
     file.sync_all().expect("fsync");
     assert_eq!(fs::read(&path).expect("read").len(), 600);
+}
+
+/// Goal: FU8. Whoever syncs is told of pages that the kernel held and that found no room. Method:
+/// room for half of what one WRITE of the cache brings.
+fn pages_that_find_no_room_are_an_error_of_fsync(transport: TransportChoice) {
+    if !has_fuse("pages_that_find_no_room_are_an_error_of_fsync", transport) {
+        return;
+    }
+    const BYTES: usize = 256 << 10;
+    let mounted = Mounted::with(transport, |options| options.has_writeback_cache = true);
+    let mut file = File::create(mounted.path("file")).expect("open");
+    mounted.fs.size_bytes_max.store(128 << 10, Ordering::SeqCst);
+    file.write_all(&[7; BYTES]).expect("the cache takes it");
+    let refused = file.sync_all().expect_err("half of it is nowhere");
+    assert_eq!(refused.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    mounted.fs.size_bytes_max.store(u64::MAX, Ordering::SeqCst);
+    file.seek(SeekFrom::Start(0)).expect("seek");
+    file.write_all(&[7; BYTES]).expect("the cache takes it");
+    file.sync_all().expect("there is room");
 }
 
 /// Goal: every time that the kernel lets through is kept, the ends of its range too.

@@ -16,7 +16,7 @@ const SENDER: Sender = Sender { uid: 1000, gid: 100, thread: 1 };
 const NEW: NewNode = NewNode { mode: 0o640, umask: 0 };
 
 fn write(node: NodeId, offset: u64, data: &[u8], kills_set_bits: bool) -> Request<'_> {
-    Request::Write { node, offset, data: Data::Lent(data), kills_set_bits }
+    Request::Write { node, offset, data: Data::Lent(data), kills_set_bits, is_of_cache: false }
 }
 
 fn server_of(fs: &Arc<MemoryFs>) -> Server {

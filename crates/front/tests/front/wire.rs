@@ -1,6 +1,7 @@
 //! The protocol's bytes, without a kernel: messages as a kernel sends them, and as none does.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use engine::vnode::api::{
     AlignedBuffer, Caller, FileKind, FileSystem, NewInode, SharedBytes, Timestamp,
@@ -282,6 +283,27 @@ fn nonsense_is_refused_with_the_error_it_deserves() {
     let mut extended = message(3, file, &body!(0_u32, 0_u32, 0_u64));
     extended[36] = 3;
     assert_eq!(kernel.send(&extended), refused, "extensions longer than the message");
+}
+
+/// Goal: FU8. Pages of the kernel's cache that do not all find room are an error; of a write(2) the
+/// program is told how much found room. Method: room for two of four bytes.
+#[test]
+fn pages_of_the_cache_are_written_whole_or_refused() {
+    const OF_CACHE: u32 = 1 << 0;
+    let (mut kernel, file) = with_file();
+    let write = |flags: u32| body!(0_u64, 0_u64, 4_u32, flags, 0_u64, 0_u32, 0_u32, "data");
+    let no_space = (-Errno::NOSPC.raw_os_error(), Vec::new());
+    let written = |count: u32| (0, body!(count, 0_u32));
+    // Twice: the data comes with the message or apart from it.
+    for _ in 0..2 {
+        kernel.fs.size_bytes_max.store(2, Ordering::SeqCst);
+        assert_eq!(kernel.ask(16, file, &write(OF_CACHE)), Some(no_space.clone()));
+    }
+    for _ in 0..2 {
+        assert_eq!(kernel.ask(16, file, &write(0)), Some(written(2)));
+    }
+    kernel.fs.size_bytes_max.store(u64::MAX, Ordering::SeqCst);
+    assert_eq!(kernel.ask(16, file, &write(OF_CACHE)), Some(written(4)));
 }
 
 #[test]

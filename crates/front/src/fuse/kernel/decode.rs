@@ -272,7 +272,8 @@ fn decode_body<'a>(
             let WriteIn { offset, size, write_flags, .. } = body.take()?;
             check_range(offset, u64::from(size))?;
             let kills_set_bits = write_flags & wire::WRITE_KILL_SUIDGID != 0;
-            Request::Write { node, offset, data: body.data(size)?, kills_set_bits }
+            let is_of_cache = write_flags & wire::WRITE_CACHE != 0;
+            Request::Write { node, offset, data: body.data(size)?, kills_set_bits, is_of_cache }
         }
         opcode::READDIR | opcode::READDIRPLUS => {
             let ReadIn { offset, size, flags, .. } = body.take()?;

@@ -125,6 +125,9 @@ pub(super) mod fattr {
 pub(super) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// [`OpenOut::open_flags`]: no FLUSH at close(2).
 pub(super) const FOPEN_NOFLUSH: u32 = 1 << 5;
+/// [`WriteIn::write_flags`]: the data is pages that the kernel holds, which it takes to be written
+/// whatever the reply counts, unless that is an error.
+pub(super) const WRITE_CACHE: u32 = 1 << 0;
 /// [`WriteIn::write_flags`]: setuid and setgid go, for the writer lacks `CAP_FSETID`.
 pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// [`FsyncIn::fsync_flags`]: fdatasync(2).
