@@ -21,13 +21,15 @@ impl Job for Flusher {
         core.segments.tidy();
         core.store.alloc.count_more();
         core.reap_all_doomed();
+        let mut flushed = Ok(());
         if !planted::is(Planted::AgedNotCommitted) {
-            core.flush_dirty(aged_ns)?;
+            flushed = core.flush_dirty(aged_ns);
+            // What is in the journal does not wait for a file that cannot be put there.
             core.store.journal.commit_aged(aged_ns)?;
         }
         if core.store.journal.wants_checkpoint() {
             core.store.journal.checkpoint()?;
         }
-        Ok(Step::Wait)
+        flushed.map(|()| Step::Wait)
     }
 }

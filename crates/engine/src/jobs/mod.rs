@@ -3,7 +3,8 @@
 //! A [`Job`] does a bounded step each time it is asked. [`Jobs`] asks, from `Pool::tick`:
 //!
 //! - *Standing jobs*: the flusher, quotas, deferred frees, the cleaner, the weigher. Each once a
-//!   tick, in this order. A failure ends the tick, and is the pool's.
+//!   tick, in this order. What fails of one keeps no other from its step; the first failure is
+//!   told when all that is due is done.
 //! - *Walks*: what has an end, as a deletion, a scrub, a rebuild. Each in turn, until all wait or
 //!   [`TURNS_NS`] have passed; then the tick says when it wants to be asked again, as their paces
 //!   have it ([`pace`]). A failure stops this one alone; its status tells.
@@ -213,10 +214,19 @@ impl Jobs {
         let now_ns = core.store.clock.monotonic_ns();
         let standing: [&dyn Job; 5] =
             [&Flusher, &QuotaKeeper, &self.deferred_frees, self.cleaner.as_ref(), &Weigher];
+        let mut failure = None;
         for job in standing {
-            job.step(core, now_ns, Budget { units: UNITS_PER_STEP })?;
+            let stepped = job.step(core, now_ns, Budget { units: UNITS_PER_STEP });
+            core.store.journal.check_alive()?;
+            // A full pool is no reason to stop the clock.
+            if let Err(error) = stepped
+                && error != FsError::NoSpace
+            {
+                failure.get_or_insert(error);
+            }
         }
-        self.take_turns(core, now_ns).map(Turns::next_in)
+        let next_in = self.take_turns(core, now_ns)?.next_in();
+        failure.map_or(Ok(next_in), Err)
     }
 
     /// Gives each walk a step, again and again, until all wait or rest, or the time is over.

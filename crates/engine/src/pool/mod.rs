@@ -474,7 +474,8 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// What the device said: the next open replays the log then.
+    /// What the device said, or why a file could not be put into the journal: all else that was
+    /// accepted is durable, and the next open replays the log.
     pub fn close(&self) -> FsResult<()> {
         if self.is_read_only && !self.recovery.was_needed {
             return Ok(());

@@ -338,7 +338,8 @@ impl Core {
         Ok(Some(applied.class))
     }
 
-    /// Installs all that waits. Called with no lock held.
+    /// Installs all that waits. Called with no lock held. A file of which that fails keeps no other
+    /// waiting: it stays dirty, and [`Core::flush_dirty`] and whoever syncs it tell of it.
     pub(crate) fn install_waiting(&self) -> FsResult<()> {
         let waiting = self.segments.take_installable().into_iter();
         // Of those of a family it is one's, and it costs a look to ask the others.
@@ -355,11 +356,20 @@ impl Core {
                 let installed = self.install_small(rest, &mut Changes::Waiting)?;
                 let Some((count, left)) = installed else { break };
                 for vnode in left {
-                    while self.install_some(vnode)? {}
+                    if let Err(error) = self.install_sealed(vnode) {
+                        self.check_alive()?;
+                        let ino = vnode.ino.0;
+                        tracing::debug!(%error, ino, "what waits of a file goes on waiting");
+                    }
                 }
                 rest = &rest[count..];
             }
         }
+        Ok(())
+    }
+
+    fn install_sealed(&self, vnode: &Arc<Vnode>) -> FsResult<()> {
+        while self.install_some(vnode)? {}
         Ok(())
     }
 
@@ -415,30 +425,39 @@ impl Core {
         Ok(Some((count, left)))
     }
 
-    /// Puts the changes of files that have been dirty since `since_ns` into the journal.
+    /// Puts the changes of files that have been dirty since `since_ns` into the journal. A file of
+    /// which that fails keeps no other: it stays dirty, and has its turn again when it has aged
+    /// once more.
+    ///
+    /// # Errors
+    ///
+    /// What the first of those said that could not be flushed when they had their turn last.
     pub(crate) fn flush_dirty(&self, since_ns: u64) -> FsResult<()> {
         let aged: BTreeSet<Ino> = self.table.dirty_since(since_ns);
-        if aged.is_empty() && !self.segments.has_installable() {
-            return Ok(());
+        if !aged.is_empty() || self.segments.has_installable() {
+            self.segments.seal();
+            self.install_waiting()?;
         }
-        self.segments.seal();
-        self.install_waiting()?;
         for ino in aged {
-            if let Some(vnode) = self.table.find(ino)
-                && vnode.state.read().is_dirty()
-            {
-                self.install_all(&vnode)?;
+            let dirty = self.table.find(ino).filter(|vnode| vnode.state.read().is_dirty());
+            let flushed = dirty.map_or(Ok(()), |vnode| self.install_all(&vnode));
+            match self.named(ino, b"", flushed) {
+                Ok(()) => self.table.note_flushed(ino),
+                Err(error) => {
+                    self.check_alive()?;
+                    self.table.put_off(ino, self.store.clock.monotonic_ns(), error);
+                }
             }
         }
-        Ok(())
+        self.table.flush_failure().map_or(Ok(()), Err)
     }
 
-    /// Makes everything accepted so far durable.
+    /// Makes everything accepted so far durable: all that can be, where some of it cannot.
     pub(crate) fn sync_all(&self) -> FsResult<()> {
         self.check_alive()?;
         self.reap_all_doomed();
-        self.flush_dirty(u64::MAX)?;
-        self.store.journal.commit_all()
+        let flushed = self.flush_dirty(u64::MAX);
+        self.store.journal.commit_all().and(flushed)
     }
 }
 

@@ -10,7 +10,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use super::Vnode;
 use super::api::Ino;
 use crate::convert::index_wide;
-use crate::error::FsResult;
+use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
 
 /// Shards of the table.
@@ -22,8 +22,23 @@ const VNODES_PER_SHARD: usize = 2048;
 #[derive(Debug)]
 pub(crate) struct VnodeTable {
     shards: Vec<Mutex<Shard>>,
-    /// Files with changes that are not in the journal, and since when.
-    dirty: Mutex<BTreeMap<Ino, u64>>,
+    dirty: Mutex<DirtyFiles>,
+}
+
+/// Files with changes that are not in the journal.
+#[derive(Debug, Default)]
+struct DirtyFiles {
+    /// All of them, and since when.
+    since_ns: BTreeMap<Ino, u64>,
+    /// Those of which the changes could not be put there, and why.
+    failed: BTreeMap<Ino, FsError>,
+}
+
+impl DirtyFiles {
+    fn remove(&mut self, ino: Ino) {
+        self.since_ns.remove(&ino);
+        self.failed.remove(&ino);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +90,7 @@ impl Default for VnodeTable {
     fn default() -> VnodeTable {
         VnodeTable {
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
-            dirty: Mutex::new(BTreeMap::new()),
+            dirty: Mutex::default(),
         }
     }
 }
@@ -136,7 +151,7 @@ impl VnodeTable {
             shard.take_vnode(ino);
             shard.nameless.remove(&ino);
         }
-        self.dirty.lock().remove(&ino);
+        self.dirty.lock().remove(ino);
     }
 
     /// Forgets all of the fileset in `slot`, which nobody uses and whose tree is another now.
@@ -151,7 +166,9 @@ impl VnodeTable {
             shard.linkable.retain(is_other);
             shard.nameless.retain(is_other);
         }
-        self.dirty.lock().retain(|ino, _| is_other(ino));
+        let mut dirty = self.dirty.lock();
+        dirty.since_ns.retain(|ino, _| is_other(ino));
+        dirty.failed.retain(|ino, _| is_other(ino));
     }
 
     /// Adds a reference; returns the vnode, if it is in memory.
@@ -226,27 +243,49 @@ impl VnodeTable {
 
     /// V2: the file has changes that are not in the journal, since `now_ns` or before.
     pub(crate) fn mark_dirty(&self, ino: Ino, now_ns: u64) {
-        self.dirty.lock().entry(ino).or_insert(now_ns);
+        self.dirty.lock().since_ns.entry(ino).or_insert(now_ns);
     }
 
     pub(crate) fn mark_clean(&self, ino: Ino) {
-        self.dirty.lock().remove(&ino);
+        self.dirty.lock().remove(ino);
+    }
+
+    /// Notes that the changes of a dirty file could not be put into the journal: it counts as dirty
+    /// since `now_ns` only.
+    pub(crate) fn put_off(&self, ino: Ino, now_ns: u64, error: FsError) {
+        let mut dirty = self.dirty.lock();
+        if let Some(since_ns) = dirty.since_ns.get_mut(&ino) {
+            *since_ns = now_ns;
+            dirty.failed.insert(ino, error);
+        }
+    }
+
+    /// Notes that nothing has kept the changes of a file from the journal.
+    pub(crate) fn note_flushed(&self, ino: Ino) {
+        self.dirty.lock().failed.remove(&ino);
+    }
+
+    /// Returns why the changes of the first of the files are not in the journal of which they could
+    /// not be put there; `None`: there is no such file.
+    pub(crate) fn flush_failure(&self) -> Option<FsError> {
+        self.dirty.lock().failed.values().next().cloned()
     }
 
     /// Returns the files that have been dirty since `since_ns` or before.
     pub(crate) fn dirty_since(&self, since_ns: u64) -> BTreeSet<Ino> {
         let dirty = self.dirty.lock();
-        dirty.iter().filter(|(_, since)| **since <= since_ns).map(|(ino, _)| *ino).collect()
+        let aged = dirty.since_ns.iter().filter(|(_, since)| **since <= since_ns);
+        aged.map(|(ino, _)| *ino).collect()
     }
 
     /// Returns the files of the fileset in `slot` that are dirty.
     pub(crate) fn dirty_of(&self, slot: u32) -> BTreeSet<Ino> {
         let dirty = self.dirty.lock();
-        dirty.keys().filter(|ino| ino.slot() == slot).copied().collect()
+        dirty.since_ns.keys().filter(|ino| ino.slot() == slot).copied().collect()
     }
 
     pub(crate) fn dirty_count(&self) -> usize {
-        self.dirty.lock().len()
+        self.dirty.lock().since_ns.len()
     }
 
     pub(crate) fn reference_count(&self) -> usize {
