@@ -99,6 +99,30 @@ fn clones_are_reached_through_a_name_that_is_not_listed() {
     resolves_handles(&device, &one);
 }
 
+/// Goal: what a clone has is copied out of it inside the server, and only for who may read it.
+#[test]
+fn a_file_is_copied_out_of_a_clone() {
+    let pool = open(&new_pool(), None);
+    let caller = Caller::root();
+    let file = write(&pool, "f", 1);
+    pool.create_clone(&name("root"), &part("one"), [1; 16]).expect("there is room");
+    write(&pool, "f", 2);
+    let kept = find(&pool, &[".clones", "one", "f"]).expect("it is there");
+    let target = write(&pool, "back", 3);
+    assert_eq!(pool.copy_range(&caller, (kept.ino, 1000), (target, 0), 1 << 20), Ok(8000));
+    assert_eq!(first_byte(&pool, target), 1);
+    assert_eq!(first_byte(&pool, file), 2);
+    let others = Caller::checked(1000, 1000, Vec::new());
+    let refused = pool.copy_range(&others, (kept.ino, 0), (target, 0), 10);
+    assert_eq!(refused, Err(FsError::AccessDenied), "it may read the one and not write the other");
+    let dir = find(&pool, &[".clones"]).expect("it is there");
+    assert!(pool.copy_range(&caller, (dir.ino, 0), (target, 0), 10).is_err());
+    // Nobody is left inside: it can be deleted.
+    pool.delete_clone(&name("root"), &part("one")).expect("nobody holds it");
+    let gone = pool.copy_range(&caller, (kept.ino, 0), (target, 0), 10);
+    assert_eq!(gone, Err(FsError::Stale));
+}
+
 fn refuses_changes(pool: &Pool, dir: &Attr, one: &Attr) {
     let caller = Caller::root();
     let new = || NewInode::new(FileKind::Regular, 0o644);
@@ -115,7 +139,20 @@ fn refuses_changes(pool: &Pool, dir: &Attr, one: &Attr) {
         assert_eq!(made, Err(FsError::ReadOnlyClone));
         assert_eq!(pool.unlink(&caller, ino, b"f", None), Err(FsError::ReadOnlyClone));
     }
+    let moved = pool.rename(&caller, (root, b"f"), (dir.ino, b"new"), RenameMode::Replace, None);
+    assert_eq!(moved, Err(FsError::ReadOnlyClone));
+    let moved = pool.rename(&caller, (root, b"f"), (one.ino, b"new"), RenameMode::Replace, None);
+    assert_eq!(moved, Err(FsError::CrossFileset));
+    let file = find(pool, &["f"]).expect("it is there");
+    let linked = pool.link(&caller, file.ino, dir.ino, b"new", None).map(drop);
+    assert_eq!(linked, Err(FsError::ReadOnlyClone));
+    let linked = pool.link(&caller, file.ino, one.ino, b"new", None).map(drop);
+    assert_eq!(linked, Err(FsError::CrossFileset));
     let found = find(pool, &[".clones", "one", "f"]).expect("it is there");
+    let linked = pool.link(&caller, found.ino, root, b"new", None).map(drop);
+    assert_eq!(linked, Err(FsError::CrossFileset));
+    let copied = pool.copy_range(&caller, (file.ino, 0), (found.ino, 0), 10);
+    assert_eq!(copied, Err(FsError::ReadOnlyClone));
     let written = pool.write(&caller, found.ino, 0, b"x");
     assert_eq!(written, Err(FsError::ReadOnlyClone));
 }

@@ -260,6 +260,12 @@ fn forks_and_restores_begin_as_their_clone_is() {
     assert_eq!(fs::read(&inside).expect("it is reached"), b"on monday");
     let error = fs::write(&inside, b"x").expect_err("a clone is read-only");
     assert_eq!(error.raw_os_error(), Some(30));
+    // copy_file_range(2), as cp and this have it.
+    let copied = fs::copy(&inside, mounted.path("copied")).expect("it may be copied out");
+    assert_eq!(copied, 9);
+    assert_eq!(fs::read(mounted.path("copied")).expect("it is there"), b"on monday");
+    let error = fs::hard_link(&inside, mounted.path("linked")).expect_err("it is another fileset");
+    assert_eq!(error.raw_os_error(), Some(18));
     let error = fs::create_dir(mounted.path(".clones")).expect_err("the name is taken");
     assert_eq!(error.raw_os_error(), Some(17));
     assert!(!mounted.path(".clones/wednesday").exists());

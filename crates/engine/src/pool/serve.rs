@@ -167,6 +167,10 @@ impl FileSystem for Pool {
         name: &[u8],
         mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
+        if ino.slot() != parent.slot() {
+            return Err(FsError::CrossFileset);
+        }
+        self.files_of(parent)?;
         self.refuse_clones_name(parent, name)?;
         let files = self.files_of(ino)?;
         files.with_reclaim(|| {
@@ -224,6 +228,7 @@ impl FileSystem for Pool {
         if source.0.slot() != target.0.slot() {
             return Err(FsError::CrossFileset);
         }
+        self.files_of(target.0)?;
         self.refuse_clones_name(target.0, target.1)?;
         let files = self.files_of(source.0)?;
         let renamed = files.with_reclaim(|| {
@@ -395,8 +400,10 @@ impl FileSystem for Pool {
         target: (Ino, u64),
         length_bytes: u64,
     ) -> FsResult<u64> {
-        let done = self.files_of(target.0)?.copy_file_range(caller, source, target, length_bytes);
-        self.named(target.0, b"", done)
+        for ino in [source.0, target.0] {
+            self.files_of(ino)?;
+        }
+        self.core.copy_file_range(caller, source, target, length_bytes)
     }
 
     fn fsync(&self, caller: &Caller, ino: Ino, _data_only: bool) -> FsResult<()> {

@@ -233,8 +233,13 @@ impl Files<'_> {
             Seek::Hole => self.next_hole_of(&state, offset),
         }
     }
+}
 
-    /// Copies bytes; see [`super::api::FileSystem::copy_range`].
+impl Core {
+    /// Copies bytes; see [`super::api::FileSystem::copy_range`]. The files may be of two filesets.
+    /// Called with no lock held, and by nobody who is inside of one.
+    ///
+    /// PO1: who reads from a clone has left it before he writes: a write may wait for long.
     pub(crate) fn copy_file_range(
         &self,
         caller: &Caller,
@@ -242,10 +247,14 @@ impl Files<'_> {
         target: (Ino, u64),
         length_bytes: u64,
     ) -> FsResult<u64> {
-        check_regular(&self.vnode(source.0)?.state.read())?;
-        check_regular(&self.vnode(target.0)?.state.read())?;
-        self.check_content(caller, &self.vnode(source.0)?.state.read(), READ)?;
-        self.check_content(caller, &self.vnode(target.0)?.state.read(), WRITE)?;
+        let inos = [(source.0, READ), (target.0, WRITE)];
+        for (ino, _) in inos {
+            check_regular(&self.enter(ino)?.vnode(ino)?.state.read())?;
+        }
+        for (ino, right) in inos {
+            let files = self.enter(ino)?;
+            files.check_content(caller, &files.vnode(ino)?.state.read(), right)?;
+        }
         let length = length_bytes.min(COPY_BYTES_MAX);
         let overlaps = source.0 == target.0 && source.1.abs_diff(target.1) < length;
         if overlaps {
@@ -257,12 +266,15 @@ impl Files<'_> {
             bytes.clear();
             let wanted = index_wide((length - done).min(wide(COPY_CHUNK_BYTES)));
             let from = source.1.saturating_add(done);
-            let count = self.read_file(caller, source.0, from, wanted, &mut bytes)?;
+            let read = self.enter(source.0)?.read_file(caller, source.0, from, wanted, &mut bytes);
+            let count = self.named(source.0, b"", read)?;
             if count == 0 {
                 break;
             }
             let to = target.1.checked_add(done).ok_or(FsError::FileTooLarge)?;
-            match self.write_some(caller, target.0, to, &Data::Lent(&bytes), None) {
+            let data = Data::Lent(&bytes);
+            let written = self.enter(target.0)?.write_some(caller, target.0, to, &data, None);
+            match self.named(target.0, b"", written) {
                 Ok(written) => done += wide(written),
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
