@@ -1,4 +1,4 @@
-//! Filesets that fronts hold beside the one that a pool was opened with, and give back.
+//! Filesets that fronts hold and give back.
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
 
@@ -43,6 +43,45 @@ fn a_fileset_that_is_given_back_keeps_nothing_and_can_be_deleted() {
     pool.release_fileset(uuid);
     pool.delete_fileset(&name("a")).expect("nobody holds it");
     free_all(&pool);
+    pool.close().expect("nothing fails");
+    assert_clean(&device);
+}
+
+/// Goal: the fileset that a pool was opened with is held like the others: what nobody has given
+/// back of references on it goes with the last hold, and not before; whoever opened the pool has
+/// one, so others come and go beside him.
+#[test]
+fn the_main_fileset_keeps_nothing_for_fronts_that_have_ended() {
+    let device = new_pool();
+    let pool = open(&device, None);
+    let (main, caller) = (pool.main_fileset(), Caller::root());
+    let empty = used_bytes(&pool);
+    let new = NewInode::new(FileKind::Regular, 0o644);
+    let ino = pool.create(&caller, pool.root(), b"f", new, None).expect("there is room").ino;
+    pool.write(&caller, ino, 0, &vec![7; 3_000_000]).expect("there is room");
+    pool.unlink(&caller, pool.root(), b"f", None).expect("it is there");
+    let is_there = || {
+        for _ in 0..20 {
+            pool.tick().expect("nothing fails");
+        }
+        used_bytes(&pool) > empty + 2_000_000
+    };
+    let hold = || assert_eq!(pool.hold_main_fileset(), main);
+    hold();
+    pool.release_fileset(main);
+    assert!(is_there(), "whoever opened the pool has it open");
+    hold();
+    // Whoever opened it leaves it to those who hold it.
+    pool.release_fileset(main);
+    assert_eq!(pool.hold_fileset(&name("root")), Ok(main));
+    pool.release_fileset(main);
+    assert!(is_there(), "one still holds it");
+    pool.sync().expect("nothing fails");
+    pool.release_fileset(main);
+    assert!(!is_there(), "nobody has it open");
+    // Its files are there all the same, for whoever comes next.
+    hold();
+    assert!(pool.getattr(&caller, pool.root()).is_ok());
     pool.close().expect("nothing fails");
     assert_clean(&device);
 }

@@ -530,5 +530,10 @@ pub(crate) const FOUND: &[Row] = &[
         "filesets",
         "clones_dir::a_clone_is_deleted_while_it_is_read_and_nobody_reads_what_is_free",
     ),
+    (
+        "MainReferencesKept",
+        "filesets",
+        "holds::the_main_fileset_keeps_nothing_for_fronts_that_have_ended",
+    ),
     ("SummaryLost", "full", "promise::what_df_promises_can_be_written"),
 ];

@@ -474,10 +474,11 @@ pub trait OpenPool: Send + Sync {
     fn file_system(&self) -> Arc<dyn FileSystem>;
 
     /// Opens one more fileset of the pool, or a clone of it, whose files are asked for like those
-    /// of the first, until it is given back as often as it was opened.
+    /// of the first, until it is given back as often as it was opened. `None`: the first itself,
+    /// which whoever opened the pool holds once.
     fn hold_fileset(
         &self,
-        name: &FilesetName,
+        name: Option<&FilesetName>,
         clone: Option<&NamePart>,
     ) -> Result<FilesetUuid, BackendError>;
 

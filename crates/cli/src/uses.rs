@@ -153,7 +153,7 @@ pub(crate) struct Claim {
 /// Whose a claim is.
 enum Of {
     Seat(Arc<Seat>),
-    Pool { uses: Arc<Uses>, is_held: bool },
+    Pool(Arc<Uses>),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -161,8 +161,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Uses {
-    /// Returns the uses of `pool`, which was opened at `path`: none.
+    /// Returns the uses of `pool`, which was opened at `path`: none. From here on nobody asks for
+    /// its files but who uses them (UF2), so the hold that came with the opening is given back.
     pub(crate) fn new(path: &Path, pool: &Arc<dyn OpenPool>) -> Arc<Uses> {
+        pool.release_fileset(pool.file_system().main_fileset());
         let shares = Shares::new(Arc::new(SystemClock::new()));
         Arc::new(Uses {
             path: path.to_owned(),
@@ -182,15 +184,12 @@ impl Uses {
         how: Use,
     ) -> Result<Claim, BackendError> {
         let main = self.pool.file_system().main_fileset();
-        let fileset = match name {
-            Some(name) => self.pool.hold_fileset(name, clone)?,
-            None => main,
-        };
+        let fileset = self.pool.hold_fileset(name, clone)?;
         // From here on it is given back, whatever comes.
-        let of = if name.is_some() && clone.is_none() && fileset != main {
+        let of = if clone.is_none() && fileset != main {
             Of::Seat(self.take_seat(fileset)?)
         } else {
-            Of::Pool { uses: Arc::clone(self), is_held: name.is_some() }
+            Of::Pool(Arc::clone(self))
         };
         let mut claim = Claim { fileset, number: 0, of };
         let entered = lock(claim.table()).enter(fileset, how);
@@ -424,7 +423,7 @@ impl Claim {
     fn table(&self) -> &Mutex<Table> {
         match &self.of {
             Of::Seat(seat) => &seat.table,
-            Of::Pool { uses, .. } => &uses.table,
+            Of::Pool(uses) => &uses.table,
         }
     }
 
@@ -432,7 +431,7 @@ impl Claim {
     fn at(&self) -> Arc<Uses> {
         match &self.of {
             Of::Seat(seat) => seat.at(),
-            Of::Pool { uses, .. } => Arc::clone(uses),
+            Of::Pool(uses) => Arc::clone(uses),
         }
     }
 
@@ -440,7 +439,7 @@ impl Claim {
     pub(crate) fn file_system(&self) -> Arc<dyn FileSystem> {
         match &self.of {
             Of::Seat(seat) => Arc::<Relay>::clone(&seat.relay),
-            Of::Pool { uses, .. } => uses.pool.file_system(),
+            Of::Pool(uses) => uses.pool.file_system(),
         }
     }
 
@@ -448,7 +447,7 @@ impl Claim {
     pub(crate) fn outside(&self) -> Arc<dyn FileSystem> {
         match &self.of {
             Of::Seat(seat) => Arc::clone(&seat.outside),
-            Of::Pool { uses, .. } => Arc::clone(&uses.outside),
+            Of::Pool(uses) => Arc::clone(&uses.outside),
         }
     }
 
@@ -456,7 +455,7 @@ impl Claim {
     pub(crate) fn shares(&self) -> &Arc<Shares> {
         match &self.of {
             Of::Seat(seat) => &seat.shares,
-            Of::Pool { uses, .. } => &uses.shares,
+            Of::Pool(uses) => &uses.shares,
         }
     }
 
@@ -470,7 +469,7 @@ impl Claim {
     pub(crate) fn inode(&self, ino: Ino) -> FsResult<(Arc<dyn OpenPool>, Ino)> {
         let ino = match &self.of {
             Of::Seat(seat) => seat.relay.below(ino)?,
-            Of::Pool { .. } => ino,
+            Of::Pool(_) => ino,
         };
         Ok((Arc::clone(&self.at().pool), ino))
     }
@@ -479,7 +478,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         lock(self.table()).uses.remove(&self.number);
-        if let Of::Pool { uses, is_held: true } = &self.of {
+        if let Of::Pool(uses) = &self.of {
             uses.pool.release_fileset(self.fileset);
         }
     }

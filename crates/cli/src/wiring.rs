@@ -552,12 +552,13 @@ impl OpenPool for Served {
 
     fn hold_fileset(
         &self,
-        name: &FilesetName,
+        name: Option<&FilesetName>,
         clone: Option<&NamePart>,
     ) -> Result<FilesetUuid, BackendError> {
-        let held = match clone {
-            Some(clone) => self.pool.hold_clone(name, clone),
-            None => self.pool.hold_fileset(name),
+        let held = match (name, clone) {
+            (None, _) => Ok(self.pool.hold_main_fileset()),
+            (Some(name), Some(clone)) => self.pool.hold_clone(name, clone),
+            (Some(name), None) => self.pool.hold_fileset(name),
         };
         held.map_err(|error| control::refused(&self.path, &error))
     }

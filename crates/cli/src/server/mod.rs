@@ -418,7 +418,7 @@ impl OpenPool for Asked {
 
     fn hold_fileset(
         &self,
-        name: &FilesetName,
+        name: Option<&FilesetName>,
         clone: Option<&NamePart>,
     ) -> Result<FilesetUuid, BackendError> {
         self.pool().hold_fileset(name, clone)

@@ -411,7 +411,8 @@ fn exports_go_along_with_a_fileset_whenever_the_server_is_killed() {
     }
     let files = [0, 1].map(|index| two.state.join(format!("exports-{}.toml", hub.pools[index].id)));
     let texts = || files.each_ref().map(|file| std::fs::read_to_string(file).unwrap_or_default());
-    let fileset = hub.pools[0].pool.hold_fileset(&"a".parse().expect("a name"), None);
+    let name = "a".parse().expect("a name");
+    let fileset = hub.pools[0].pool.hold_fileset(Some(&name), None);
     let fileset = fileset.expect("it is there");
     hub.pools[0].pool.release_fileset(fileset);
     hub.exports_will_move(fileset, 1).expect("there is room");

@@ -38,7 +38,7 @@ struct FakePool {
 impl OpenPool for FakePool {
     fn hold_fileset(
         &self,
-        _: &FilesetName,
+        _: Option<&FilesetName>,
         _: Option<&NamePart>,
     ) -> Result<FilesetUuid, BackendError> {
         Ok(FilesetUuid(0))

@@ -259,6 +259,12 @@ impl Pool {
         self.core.hold_fileset(name.parts(), Some(clone))
     }
 
+    /// As [`Pool::hold_fileset`], of the main fileset. Whoever opened the pool holds that already,
+    /// once: he may give it back too, and then whoever asks for its files holds it.
+    pub fn hold_main_fileset(&self) -> FilesetUuid {
+        self.core.hold_main()
+    }
+
     /// Gives a fileset back that was held. Whoever held it asks for nothing more of it and has no
     /// request under way; what he has not given back of references goes with the last hold.
     pub fn release_fileset(&self, fileset: FilesetUuid) {

@@ -61,8 +61,8 @@ pub(crate) struct Fileset {
     pub(super) is_superseded: AtomicBool,
     /// What its slot has since then, once somebody has opened that.
     successor: OnceLock<Box<Fileset>>,
-    /// How many fronts may ask for its files, besides the main one's: it can't be deleted then.
-    /// [`FOR_GOOD`] is added for those that never end.
+    /// How many fronts may ask for its files: it can't be deleted then. [`FOR_GOOD`] is added for
+    /// those that never end. Whoever opens a pool holds its main fileset once.
     pub(super) holds: AtomicUsize,
     /// FM5: the move whose fronts have been taken over.
     pub(super) taken_over: Mutex<Option<MoveToken>>,
@@ -254,6 +254,7 @@ impl Fileset {
 
 impl Filesets {
     pub(crate) fn new(main: Fileset, table: FilesetTable) -> Filesets {
+        main.holds.store(1, Ordering::SeqCst);
         Filesets {
             main,
             others: SlotMap { top: OnceLock::new() },
@@ -433,8 +434,17 @@ impl Core {
             let name = || self.filesets.table.lock(&self.store).map(|it| it.path_of(slot));
             return Err(if is_closed { on_its_way(name()?) } else { FsError::Stale });
         }
-        self.filesets.has_held.store(true, Ordering::Release);
+        if !self.is_main(fileset) {
+            self.filesets.has_held.store(true, Ordering::Release);
+        }
         Ok(fileset.uuid())
+    }
+
+    /// As [`Core::hold_fileset`], of the main fileset.
+    pub(crate) fn hold_main(&self) -> FilesetUuid {
+        let _holding = self.filesets.holding.lock();
+        self.filesets.main.holds.fetch_add(1, Ordering::SeqCst);
+        self.filesets.main.uuid()
     }
 
     /// A front that held a fileset has ended: it asks for nothing more, and none of its requests is
@@ -446,7 +456,8 @@ impl Core {
         let holds = &files.fileset.holds;
         // While it is held still: nobody deletes the fileset, or puts another in its place, while
         // its files are freed.
-        if holds.load(Ordering::SeqCst) == 1 && !self.is_main(files.fileset) {
+        let is_kept = self.is_main(files.fileset) && planted::is(Planted::MainReferencesKept);
+        if holds.load(Ordering::SeqCst) == 1 && !is_kept {
             for (ino, count) in self.table.references_of(files.fileset.anodes.slot) {
                 files.forget(ino, count);
             }
