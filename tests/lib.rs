@@ -3,6 +3,7 @@
 //! A behaviour is a function of a [`Ground`]: what it asks is asked of every implementation. To add
 //! one, write a function in `grounds.rs` and one line in [`on_every_ground`].
 
+pub mod gate;
 pub mod grounds;
 pub mod lockstep;
 pub mod nodes;

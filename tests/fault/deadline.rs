@@ -15,14 +15,12 @@ use engine::vnode::api::{Caller, FileSystem, FsError, FsResult};
 use engine::{OpenOptions, Pool};
 use runtime::clock::{ManualClock, SimClock};
 use runtime::prng::Prng;
+use runtime::sync::Mutex;
 use runtime::sync::sim::{Job, Scheduler};
-use runtime::sync::{Condvar, Mutex};
 use storage::device::sim::{DiskModel, Fault, FaultPlan, Image, SimDevice, SimOptions};
-use storage::device::{
-    Completion, DEADLINE_MIN, DeadlineDevice, Device, DeviceError, DeviceInfo, MemoryDevice,
-    Operation, PendingRequest, Purpose, RequestKind, SharedDevice, Ticket,
-};
+use storage::device::{DEADLINE_MIN, DeadlineDevice, MemoryDevice, RequestKind, SharedDevice};
 use testkit::ops::sync;
+use whole_system::gate::{Gate, GateDevice};
 
 use super::{POOL_BYTES, content, create, defects, device_of, make, new_pool, open, read};
 
@@ -372,55 +370,6 @@ fn clients_that_wait_for_each_other_all_end() {
     assert!(ended > 60, "{ended} of {SEEDS} seeds met their fault");
 }
 
-/// A device in memory whose flushes and writes do not return while its gate is shut.
-#[derive(Debug)]
-struct GateDevice {
-    inner: Arc<MemoryDevice>,
-    gate: Arc<Gate>,
-}
-
-#[derive(Debug, Default)]
-struct Gate {
-    is_shut: Mutex<bool>,
-    opened: Condvar,
-}
-
-impl Gate {
-    fn shut(&self, is_shut: bool) {
-        *self.is_shut.lock() = is_shut;
-        self.opened.notify_all();
-    }
-}
-
-struct Gated(Arc<Gate>, Ticket);
-
-impl PendingRequest for Gated {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        let Gated(gate, ticket) = *self;
-        let mut is_shut = gate.is_shut.lock();
-        while *is_shut {
-            gate.opened.wait(&mut is_shut);
-        }
-        ticket.wait()
-    }
-}
-
-impl Device for GateDevice {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-
-    fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
-        match operation.kind() {
-            RequestKind::Read | RequestKind::Discard => self.inner.submit(purpose, operation),
-            RequestKind::Write | RequestKind::Flush => {
-                let ticket = self.inner.submit(purpose, operation);
-                Ticket::new(Box::new(Gated(Arc::clone(&self.gate), ticket)))
-            }
-        }
-    }
-}
-
 /// Goal: with threads of the machine too everybody is let go. Method: the gate is shut while they
 /// work, and opened when the pool is gone.
 #[test]
@@ -429,7 +378,7 @@ fn threads_on_a_device_that_blocks_all_end() {
     let raw: SharedDevice = Arc::<MemoryDevice>::clone(&inner);
     create(&raw, POOL_BYTES);
     let gate = Arc::new(Gate::default());
-    let gated = Arc::new(GateDevice { inner, gate: Arc::clone(&gate) });
+    let gated = GateDevice::new(inner, &gate);
     // Beside overdue calls a read gets a sixteenth of it, which a busy machine must not use up.
     let device: SharedDevice = DeadlineDevice::new(gated, 60 * DEADLINE_MIN);
     let clock = Arc::new(ManualClock::new());

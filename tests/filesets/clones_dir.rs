@@ -373,3 +373,51 @@ fn a_clone_is_deleted_while_it_is_read_and_nobody_reads_what_is_free() {
     }
     assert_eq!((stale, whole), (30, 0), "each reader comes to the end of the clone");
 }
+
+/// Goal: whoever syncs a file of a clone, as COMMIT of NFS does, and whoever deletes the clone do
+/// not wait for each other; the one has nothing to wait for, until it is told that it is stale.
+/// Method: one thread syncs again and again while another deletes, in the order of a seed.
+#[test]
+fn a_clone_is_deleted_while_its_files_are_synced() {
+    let mut stale = 0;
+    for seed in 0..30 {
+        let device = new_pool();
+        let shared = Arc::clone(&device);
+        let scheduler = Scheduler::new(seed);
+        let clock = Arc::new(SimClock::new(Arc::clone(&scheduler)));
+        let opened = Mutex::new(None);
+        let prepare = || *opened.lock() = Pool::open(shared, clock, OpenOptions::default()).ok();
+        scheduler.run(vec![("open".to_owned(), Box::new(prepare))]);
+        let pool = opened.into_inner().expect("the pool opens");
+        write(&pool, "file", 7);
+        pool.create_clone(&name("root"), &part("one"), [1; 16]).expect("there is room");
+        let ino = find(&pool, &[".clones", "one", "file"]).expect("it is there").ino;
+        let told = Arc::new(Mutex::new(Ok(())));
+        let sync = || {
+            for _ in 0..200 {
+                let tell = Arc::clone(&told);
+                let done = Box::new(move |done| *tell.lock() = done);
+                pool.commit_each(&Caller::root(), vec![(ino, done)]);
+                if told.lock().is_err() {
+                    return;
+                }
+            }
+        };
+        let deleted = Mutex::new(Ok(()));
+        let delete = || *deleted.lock() = pool.delete_clone(&name("root"), &part("one"));
+        scheduler.run(vec![
+            ("sync".to_owned(), Box::new(sync)),
+            ("delete".to_owned(), Box::new(delete)),
+        ]);
+        assert_eq!(deleted.into_inner(), Ok(()), "seed {seed}");
+        match &*told.lock() {
+            Err(FsError::Stale) => stale += 1,
+            Err(error) => panic!("seed {seed}: {error}"),
+            Ok(()) => {}
+        }
+        pool.close().expect("nothing fails");
+        drop(pool);
+        assert_clean(&device);
+    }
+    assert!(stale > 0, "none was under way when the clone was deleted");
+}

@@ -10,6 +10,7 @@ mod procedures;
 mod rules;
 mod shared;
 mod torture;
+mod waiting;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;

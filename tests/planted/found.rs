@@ -530,6 +530,7 @@ pub(crate) const FOUND: &[Row] = &[
         "filesets",
         "clones_dir::a_clone_is_deleted_while_it_is_read_and_nobody_reads_what_is_free",
     ),
+    ("CloneSyncChanges", "filesets", "clones_dir::a_clone_is_deleted_while_its_files_are_synced"),
     (
         "MainReferencesKept",
         "filesets",

@@ -242,6 +242,8 @@ bugs! {
     WeighingKeepsWaiters: "Whoever waits for the weighing of clones waits for all parts of it.",
     DeletedCloneEntered: "Whoever has entered a clone goes on in it when it is deleted (PO1).",
     ReadersNotWaitedFor: "A clone is freed while somebody looks at its pages (PO1).",
+    CloneSyncChanges:
+        "A sync of a file in a clone begins a change, and whoever deletes the clone waits for it.",
     MainReferencesKept:
         "What a front has not given back of the main fileset stays until the pool is closed.",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",

@@ -519,9 +519,9 @@ impl Core {
             let logged = if ino.is_clones_directory() {
                 Ok(Logged::Nothing)
             } else {
-                self.enter(ino).and_then(|files| match files.is_of_clone() {
-                    true => Ok(Logged::Nothing),
-                    false => files.log_file(caller, ino),
+                self.enter(ino).and_then(|files| {
+                    let waits = !files.is_of_clone() || planted::is(Planted::CloneSyncChanges);
+                    if waits { files.log_file(caller, ino) } else { Ok(Logged::Nothing) }
                 })
             };
             match logged {

@@ -5,8 +5,12 @@
 //! - NC2: Nothing is read while the client does not take its answers, while
 //!   [`REQUESTS_IN_FLIGHT_MAX`] of its requests are not answered, or while all connections together
 //!   hold [`HELD_BYTES_MAX`]. So a client that only asks fills the socket, and not our memory.
-//! - NC3: A connection that takes no byte of its answers for [`SEND_TIME_MAX`], or leaves a record
-//!   unfinished as long, is closed.
+//! - NC3: A connection that does not take a whole answer in [`SEND_TIME_MAX`], or leaves a record
+//!   unfinished as long, is closed. A byte now and then is no progress.
+//! - NC4: While the bound of all connections is reached, what is held for those whose clients are
+//!   behind for [`CROWDED_TIME_MAX`] is given up, the most first: with it goes the connection.
+//! - NC5: A connection of a *stranger*, who may use no export, is closed when nothing was asked by
+//!   it for [`STRANGER_IDLE_MAX`].
 //!
 //! # Concurrency
 //!
@@ -21,7 +25,7 @@ use std::io::{ErrorKind, IoSlice, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -35,9 +39,13 @@ const REQUESTS_IN_FLIGHT_MAX: usize = 256;
 /// Most bytes of answers that wait for one client.
 const OUTPUT_BYTES_MAX: usize = 32 << 20;
 /// Most bytes of requests and answers that all connections hold.
-const HELD_BYTES_MAX: usize = 512 << 20;
-/// How long a client may take no answer, or send nothing more of a record.
+pub(super) const HELD_BYTES_MAX: usize = 512 << 20;
+/// How long a client may take for an answer, or for a record: 1 MiB at 280 kbit/s.
 const SEND_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long a client may be behind while others wait because of the bound of all.
+const CROWDED_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long a stranger may ask nothing: `showmount` and `rpcinfo` ask at once.
+const STRANGER_IDLE_MAX: Duration = Duration::from_secs(10);
 /// Bytes that are read at once, unless a record wants more.
 const READ_BYTES: usize = 64 << 10;
 /// Most answers that are written at once.
@@ -49,6 +57,42 @@ pub(super) struct Ground {
     pub(super) epoll: OwnedFd,
     /// Bytes that connections hold.
     pub(super) held_bytes: AtomicUsize,
+    /// Connections of strangers.
+    pub(super) strangers: AtomicUsize,
+}
+
+impl Ground {
+    /// Whether nothing more is read before something is given back (NC2).
+    pub(super) fn is_full(&self) -> bool {
+        self.held_bytes.load(Ordering::Relaxed) > HELD_BYTES_MAX
+    }
+}
+
+/// Why a connection is closed that its client keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overdue {
+    /// NC3: of an answer.
+    TakesNoAnswer,
+    /// NC3: of a record.
+    EndsNoRecord,
+    /// NC4.
+    InTheWay,
+    /// NC5.
+    IdleStranger,
+}
+
+impl Overdue {
+    /// Says so of a client.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Overdue::TakesNoAnswer => "it did not take an answer in 30 s",
+            Overdue::EndsNoRecord => "it did not end a request in 30 s",
+            Overdue::InTheWay => {
+                "memory for requests and answers is full, and it is the slowest by far"
+            }
+            Overdue::IdleStranger => "no export is for its address, and it asks nothing",
+        }
+    }
 }
 
 pub(super) struct Connection {
@@ -56,6 +100,9 @@ pub(super) struct Connection {
     socket: TcpStream,
     pub(super) token: u64,
     pub(super) peer: SocketAddr,
+    begun: Instant,
+    /// Whether its peer may use no export.
+    is_stranger: AtomicBool,
     /// Requests that came, their bytes, and those of answers that were given to be sent.
     counts: [AtomicU64; 3],
     state: Mutex<State>,
@@ -79,9 +126,14 @@ struct State {
     /// How much of the first of them is sent.
     sent: usize,
     output_bytes: usize,
+    /// Since when the client could have taken the first of them.
     output_since: Option<Instant>,
+    /// Since when it has not taken all of them.
+    behind_since: Option<Instant>,
     /// Requests that are not answered.
     in_flight: usize,
+    /// When the last request was begun.
+    asked_at: Option<Instant>,
 }
 
 /// What a thread that may read from a connection finds there.
@@ -103,7 +155,18 @@ impl Connection {
     ) -> Connection {
         let ground = Arc::clone(ground);
         let (counts, state) = (Default::default(), Mutex::default());
-        Connection { ground, socket, token, peer, counts, state }
+        let (begun, is_stranger) = (Instant::now(), AtomicBool::new(false));
+        Connection { ground, socket, token, peer, begun, is_stranger, counts, state }
+    }
+
+    /// Says whether its peer may use no export.
+    pub(super) fn set_stranger(&self, is_stranger: bool) {
+        let was_one = self.is_stranger.swap(is_stranger, Ordering::Relaxed);
+        match (was_one, is_stranger) {
+            (false, true) => drop(self.ground.strangers.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(self.ground.strangers.fetch_sub(1, Ordering::Relaxed)),
+            (false, false) | (true, true) => {}
+        }
     }
 
     /// Has the socket watched for the first time.
@@ -194,6 +257,7 @@ impl Connection {
         let mut state = self.state.lock();
         state.in_flight += 1;
         state.input_since = None;
+        state.asked_at = Some(Instant::now());
     }
 
     /// Has the socket watched for what matters next. Whoever reads does so in the end.
@@ -203,7 +267,7 @@ impl Connection {
         }
         let is_full = state.in_flight >= REQUESTS_IN_FLIGHT_MAX
             || state.output_bytes > OUTPUT_BYTES_MAX
-            || self.ground.held_bytes.load(Ordering::Relaxed) > HELD_BYTES_MAX;
+            || self.ground.is_full();
         state.is_parked = is_full && !state.is_blocked;
         if state.is_parked {
             return;
@@ -238,12 +302,16 @@ impl Connection {
             state = self.state.lock();
             match written {
                 Ok(count) => {
-                    self.settle(&mut state, batch, count);
-                    state.output_since = None;
+                    // NC3: less than a whole answer is no progress.
+                    if self.settle(&mut state, batch, count) > 0 {
+                        state.output_since = None;
+                    }
                 }
                 Err(error) if is_transient(&error) => {
                     self.settle(&mut state, batch, 0);
-                    state.output_since = state.output_since.or_else(|| Some(Instant::now()));
+                    let now = Instant::now();
+                    state.output_since = state.output_since.or(Some(now));
+                    state.behind_since = state.behind_since.or(Some(now));
                     state.is_blocked = true;
                     break;
                 }
@@ -254,13 +322,17 @@ impl Connection {
             }
         }
         state.is_writing = false;
+        if state.output.is_empty() {
+            state.behind_since = None;
+        }
         if state.is_blocked || state.is_parked {
             self.arm(&mut state);
         }
     }
 
-    /// `count` bytes more of `batch` are sent: puts back what is not.
-    fn settle(&self, state: &mut State, mut batch: Vec<Vec<u8>>, count: usize) {
+    /// `count` bytes more of `batch` are sent: puts back what is not. Returns how many whole
+    /// answers have gone.
+    fn settle(&self, state: &mut State, mut batch: Vec<Vec<u8>>, count: usize) -> usize {
         let mut gone = state.sent + count;
         let whole = batch.iter().take_while(|reply| {
             let is_gone = reply.len() <= gone;
@@ -276,20 +348,19 @@ impl Connection {
         if state.is_closed {
             let left: usize = batch.iter().map(Vec::len).sum();
             self.ground.held_bytes.fetch_sub(left, Ordering::Relaxed);
-            return;
+            return whole;
         }
         for reply in batch.into_iter().rev() {
             state.output.push_front(reply);
         }
+        whole
     }
 
-    /// Looks at the clock: returns whether the connection is to be closed, and goes on where a
-    /// bound held it up.
-    pub(super) fn is_overdue(&self, now: Instant) -> bool {
+    /// Looks at the clock: returns why the connection is to be closed, and goes on where a bound
+    /// held it up.
+    pub(super) fn overdue(&self, now: Instant) -> Option<Overdue> {
         let mut state = self.state.lock();
-        let is_late = |since: Option<Instant>| {
-            since.is_some_and(|since| now.saturating_duration_since(since) > SEND_TIME_MAX)
-        };
+        let is_late = |since| is_longer(since, now, SEND_TIME_MAX);
         // NC3. A record that is not read on because of a bound is nobody's fault; but if nothing is
         // being done, unfinished records are what is held, and nobody would be served again.
         let is_idle =
@@ -299,7 +370,26 @@ impl Connection {
         if state.is_parked {
             self.arm(&mut state);
         }
-        is_late(state.output_since) || (is_stuck && !state.is_blocked)
+        if is_late(state.output_since) {
+            return Some(Overdue::TakesNoAnswer);
+        }
+        if is_stuck && !state.is_blocked {
+            return Some(Overdue::EndsNoRecord);
+        }
+        let asked_at = Some(state.asked_at.unwrap_or(self.begun));
+        let is_idle = state.in_flight == 0 && is_longer(asked_at, now, STRANGER_IDLE_MAX);
+        let is_stranger = self.is_stranger.load(Ordering::Relaxed);
+        (is_idle && is_stranger).then_some(Overdue::IdleStranger)
+    }
+
+    /// NC4: returns how many bytes are held for a client that is behind.
+    pub(super) fn bytes_in_the_way(&self, now: Instant) -> usize {
+        let state = self.state.lock();
+        let is_behind = |since| is_longer(since, now, CROWDED_TIME_MAX);
+        let output = if is_behind(state.behind_since) { state.output_bytes } else { 0 };
+        let is_unfinished = matches!(front_of(&state.input), Front::Partial { .. });
+        let waits_for_more = is_unfinished && !state.is_reading && is_behind(state.input_since);
+        output + if waits_for_more { state.input.len() } else { 0 }
     }
 
     /// Ends the connection. What is being done for it is done, and answered to nobody.
@@ -333,6 +423,12 @@ impl Connection {
 
     pub(super) fn is_closed(&self) -> bool {
         self.state.lock().is_closed
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.set_stranger(false);
     }
 }
 
@@ -375,9 +471,133 @@ fn send(mut socket: &TcpStream, batch: &[Vec<u8>], sent: usize) -> std::io::Resu
     }
 }
 
+/// Whether what began `since` takes longer than `most`.
+fn is_longer(since: Option<Instant>, now: Instant, most: Duration) -> bool {
+    since.is_some_and(|since| now.saturating_duration_since(since) > most)
+}
+
 fn is_transient(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 /// A record is never longer than what is read of one.
 const _: () = assert!(RECORD_BYTES_MAX + MARK_BYTES < 2 << 20);
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    /// Returns a connection that is watched, and the client's end of it.
+    fn pair() -> (Connection, TcpStream) {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("there is room");
+        let (held_bytes, strangers) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let ground = Arc::new(Ground { epoll, held_bytes, strangers });
+        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let address = listener.local_addr().expect("it has one");
+        let client = TcpStream::connect(address).expect("it listens");
+        let (socket, peer) = listener.accept().expect("it came");
+        socket.set_nonblocking(true).expect("it is a socket");
+        let connection = Connection::new(&ground, socket, peer, 99);
+        connection.watch().expect("there is room");
+        (connection, client)
+    }
+
+    /// The client reads until the server has sent more; returns since when the answer waits that is
+    /// the first then.
+    fn take_more(connection: &Connection, mut client: &TcpStream) -> Option<Instant> {
+        let left = |state: &State| (state.output.len(), state.sent);
+        let before = left(&connection.state.lock());
+        loop {
+            client.read_exact(&mut [0; 64 << 10]).expect("there is more");
+            // The socket can be written to, perhaps.
+            let found = connection.take_input(&mut Vec::new());
+            assert!(matches!(found, Input::Nothing), "it asks nothing");
+            let state = connection.state.lock();
+            if left(&state) != before {
+                return state.output_since;
+            }
+        }
+    }
+
+    /// Goal: who takes a byte of an answer now and then is as late as who takes none (NC3), and
+    /// what is held for him is in the way of others (NC4); who takes whole answers is not late.
+    #[test]
+    fn a_part_of_an_answer_is_no_progress() {
+        const ANSWER_BYTES: usize = 12 << 20;
+        let (connection, client) = pair();
+        (0..3).for_each(|_| connection.send(vec![7; ANSWER_BYTES]));
+        let (first, held) = {
+            let state = connection.state.lock();
+            assert!(state.is_blocked && state.output.len() == 3, "no socket holds so much");
+            (state.output_since.expect("it waits"), state.output_bytes)
+        };
+        assert_eq!(connection.overdue(first + SEND_TIME_MAX), None);
+        assert_eq!(connection.overdue(first + seconds(31)), Some(Overdue::TakesNoAnswer));
+        assert_eq!(connection.bytes_in_the_way(first + CROWDED_TIME_MAX), 0);
+        assert_eq!(connection.bytes_in_the_way(first + seconds(6)), held);
+        assert_eq!(take_more(&connection, &client), Some(first), "it is the same answer");
+        let later = loop {
+            let since = take_more(&connection, &client);
+            if connection.state.lock().output.len() < 3 {
+                break since.expect("the next waits");
+            }
+            assert_eq!(since, Some(first), "it is the same answer");
+        };
+        assert!(later > first, "a whole one was taken");
+        // But he is behind still.
+        let left = connection.bytes_in_the_way(first + seconds(6));
+        assert!(left > 0 && left < held, "{left} of {held}");
+        connection.close();
+        assert_eq!(connection.ground.held_bytes.load(Ordering::Relaxed), 0);
+    }
+
+    /// Goal: while the bound of all is reached nobody is late with a record that is not read on, as
+    /// long as something is being done for him; else he is: what is held may be such records alone.
+    #[test]
+    fn unfinished_records_are_not_waited_for_without_end() {
+        let (connection, _client) = pair();
+        let begun = [0x80, 0, 0, 40, 1, 2, 3];
+        connection.ground.held_bytes.store(HELD_BYTES_MAX + begun.len(), Ordering::Relaxed);
+        connection.state.lock().is_reading = true;
+        connection.put_back(begun.to_vec());
+        let since = connection.state.lock().input_since.expect("it is not whole");
+        assert!(connection.state.lock().is_parked, "the bound is reached");
+        connection.state.lock().in_flight = 1;
+        assert_eq!(connection.overdue(since + seconds(31)), None);
+        connection.state.lock().in_flight = 0;
+        assert_eq!(connection.overdue(since + SEND_TIME_MAX), None);
+        assert_eq!(connection.overdue(since + seconds(31)), Some(Overdue::EndsNoRecord));
+        assert_eq!(connection.bytes_in_the_way(since + CROWDED_TIME_MAX), 0);
+        assert_eq!(connection.bytes_in_the_way(since + seconds(6)), begun.len());
+    }
+
+    /// Goal: a stranger is idle when nothing was asked, whatever bytes came, and nothing is being
+    /// done (NC5); he is counted as long as he is connected.
+    #[test]
+    fn a_stranger_who_asks_is_not_idle() {
+        let (connection, _client) = pair();
+        let begun = connection.begun;
+        assert_eq!(connection.overdue(begun + seconds(11)), None, "he may use an export");
+        connection.set_stranger(true);
+        connection.set_stranger(true);
+        let ground = Arc::clone(&connection.ground);
+        assert_eq!(ground.strangers.load(Ordering::Relaxed), 1);
+        assert_eq!(connection.overdue(begun + STRANGER_IDLE_MAX), None);
+        assert_eq!(connection.overdue(begun + seconds(11)), Some(Overdue::IdleStranger));
+        connection.begin_request(0);
+        let asked = connection.state.lock().asked_at.expect("just now");
+        assert_eq!(connection.overdue(asked + seconds(11)), None, "he waits for an answer");
+        connection.send(vec![0; 28]);
+        assert_eq!(connection.overdue(asked + STRANGER_IDLE_MAX), None);
+        connection.state.lock().input_since = Some(asked);
+        assert_eq!(connection.overdue(asked + seconds(11)), Some(Overdue::IdleStranger));
+        drop(connection);
+        assert_eq!(ground.strangers.load(Ordering::Relaxed), 0);
+    }
+}

@@ -295,8 +295,12 @@ impl Export {
 
     /// Returns whether a request from `peer` may use this export.
     pub(super) fn admits(&self, peer: SocketAddr) -> bool {
-        let is_near = self.rules.networks.iter().any(|network| network.holds(peer.ip()));
-        is_near && (!self.rules.needs_secure_port || peer.port() < SECURE_PORTS_END)
+        self.is_for(peer.ip()) && (!self.rules.needs_secure_port || peer.port() < SECURE_PORTS_END)
+    }
+
+    /// Whether it is for a network that `address` is in.
+    pub(super) fn is_for(&self, address: IpAddr) -> bool {
+        self.rules.networks.iter().any(|network| network.holds(address))
     }
 
     /// Returns as whom a client's user acts; `None` for credentials that say nothing.

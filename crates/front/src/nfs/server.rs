@@ -5,12 +5,17 @@
 //! that come together are served together: their answers go in one write, and what they changed is
 //! committed when all of them are done.
 //!
+//! # Invariants
+//! - NV1: No commit waits behind that of another file system. A thread that commits may be kept, as
+//!   the leader, for as long as others come with theirs, or by a device: what it has of others is
+//!   left to other threads first.
+//!
 //! # Concurrency
 //!
-//! One of the threads may be kept as the leader of group commit, and any may wait for a device; the
-//! others go on.
+//! One of the threads may be kept as the leader of group commit of each pool, and any may wait for
+//! a device; the others go on.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -24,7 +29,7 @@ use parking_lot::Mutex;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
-use super::connection::{Connection, Ground, Input};
+use super::connection::{Connection, Ground, Input, Overdue};
 use super::rpc::{Front, MARK_BYTES, front_of, joined};
 use super::service::{Commit, NoCall, ReplySink, Service};
 
@@ -34,6 +39,8 @@ pub const THREADS_MAX: usize = 256;
 const THREADS: usize = 16;
 /// Most connections: an administrator has that many clients, an attacker has more.
 const CONNECTIONS_MAX: usize = 16 << 10;
+/// Most connections of strangers, who may use no export: who looks at what there is comes and goes.
+const STRANGERS_MAX: usize = 64;
 /// Most addresses that a server listens at.
 const LISTENERS_MAX: usize = 8;
 /// Most requests that are answered together.
@@ -42,11 +49,14 @@ const BATCH_REQUESTS_MAX: usize = 64;
 const SWEEP_MS: u64 = 1000;
 /// What a thread keeps of a buffer that it has grown.
 const SPARE_BYTES_MAX: usize = 256 << 10;
-/// What raises the count of an eventfd(2): eight bytes that are not all 0 and not all 255.
-const WAKE: [u8; 8] = [1; 8];
+/// What raises the count of an eventfd(2).
+const WAKE: [u8; 8] = 1_u64.to_le_bytes();
 /// Token of what ends the threads; listeners have the next, connections those behind.
 const STOP: u64 = 0;
 const LISTENERS_END: u64 = 16;
+/// Token of what says that commits are left.
+const LEFT: u64 = LISTENERS_END - 1;
+const _: () = assert!(LISTENERS_MAX < 15, "each has a token of its own");
 
 /// How a server is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +124,13 @@ struct Shared {
     listeners: Vec<TcpListener>,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     next_token: AtomicU64,
+    /// NV1: commits that are to be run, those of one file system together. Each is of a request in
+    /// flight, which are bounded.
+    left: Mutex<VecDeque<Vec<Commit>>>,
+    has_left: AtomicBool,
+    more: OwnedFd,
+    /// How often exports had changed when peers were last compared with them.
+    compared: AtomicU64,
     stop: OwnedFd,
     is_stopping: AtomicBool,
     started: Instant,
@@ -170,6 +187,8 @@ impl Server {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &stop, EventData::new_u64(STOP), EventFlags::IN)?;
+        let more = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &more, EventData::new_u64(LEFT), EventFlags::IN | EventFlags::ET)?;
         for (token, listener) in (STOP + 1..).zip(&listeners) {
             listener.set_nonblocking(true)?;
             let events = EventFlags::IN | EventFlags::ONESHOT;
@@ -177,10 +196,18 @@ impl Server {
         }
         let shared = Arc::new(Shared {
             service,
-            ground: Arc::new(Ground { epoll, held_bytes: AtomicUsize::new(0) }),
+            ground: Arc::new(Ground {
+                epoll,
+                held_bytes: AtomicUsize::new(0),
+                strangers: AtomicUsize::new(0),
+            }),
             listeners,
             connections: Mutex::default(),
             next_token: AtomicU64::new(LISTENERS_END),
+            left: Mutex::default(),
+            has_left: AtomicBool::new(false),
+            more,
+            compared: AtomicU64::new(0),
             stop,
             is_stopping: AtomicBool::new(false),
             started: Instant::now(),
@@ -231,6 +258,11 @@ impl Server {
         self.shared.panics.load(Ordering::Relaxed)
     }
 
+    /// Closes connections that are overdue at `now`. The server does so itself, once a second.
+    pub fn sweep(&self, now: Instant) {
+        self.shared.sweep_at(now);
+    }
+
     /// Returns what answers.
     #[must_use]
     pub fn service(&self) -> &Arc<Service> {
@@ -248,6 +280,7 @@ impl Drop for Server {
             // Its panics are caught.
             let _ = thread.join();
         }
+        self.shared.run_left();
         for connection in self.shared.connections.lock().values() {
             connection.close();
         }
@@ -272,12 +305,18 @@ impl Shared {
             for event in &events {
                 self.handle(event.data.u64(), &mut spare);
             }
+            self.run_left();
             self.sweep();
         }
     }
 
     fn handle(&self, token: u64, spare: &mut Vec<u8>) {
         if token == STOP {
+            return;
+        }
+        if token == LEFT {
+            // Its count is of no use but to wake.
+            let _ = rustix::io::read(&self.more, &mut [0; 8]);
             return;
         }
         let listener = usize::try_from(token - 1).ok().and_then(|at| self.listeners.get(at));
@@ -325,12 +364,19 @@ impl Shared {
             tracing::warn!(%peer, "NFS: {CONNECTIONS_MAX} clients are connected, no more can be");
             return;
         }
+        let is_stranger = !self.service.knows(peer.ip());
+        if is_stranger && self.ground.strangers.load(Ordering::Relaxed) >= STRANGERS_MAX {
+            let most = STRANGERS_MAX;
+            tracing::debug!(%peer, "NFS: {most} clients are connected that no export is for");
+            return;
+        }
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let is_ready = socket
             .set_nonblocking(true)
             .and_then(|()| socket.set_nodelay(true))
             .and_then(|()| Ok(rustix::net::sockopt::set_socket_keepalive(&socket, true)?));
         let connection = Arc::new(Connection::new(&self.ground, socket, peer, token));
+        connection.set_stranger(is_stranger);
         connections.insert(token, Arc::clone(&connection));
         drop(connections);
         if is_ready.and_then(|()| connection.watch()).is_err() {
@@ -354,13 +400,13 @@ impl Shared {
             Batch::Garbage { end } => {
                 connection.drop_input(input.len() - end);
                 // What was done is remembered, for whoever asks again on another connection.
-                Commit::run_all(commits);
+                self.commit(commits);
                 return connection.close();
             }
         };
         // What is behind a request that may take long is another thread's.
         connection.put_back(input.split_off(end));
-        Commit::run_all(commits);
+        self.commit(commits);
         if let Some(record) = slow {
             let joined = record.joined;
             let bytes = joined.as_deref().unwrap_or(&input[record.range]);
@@ -375,6 +421,46 @@ impl Shared {
             *spare = input;
         }
         self.service.run_deferred_work();
+    }
+
+    /// Has the answers of a batch sent when what was done is durable.
+    fn commit(&self, commits: Vec<Commit>) {
+        let mut groups = Commit::by_file_system(commits);
+        let Some(own) = groups.pop() else { return };
+        if !groups.is_empty() {
+            let mut left = self.left.lock();
+            left.extend(groups);
+            self.has_left.store(true, Ordering::Release);
+            drop(left);
+            self.wake_for_left();
+        }
+        Commit::run_together(own);
+    }
+
+    /// NV1: runs commits that others have left.
+    fn run_left(&self) {
+        while self.has_left.load(Ordering::Acquire) {
+            let mut left = self.left.lock();
+            let next = left.pop_front();
+            let are_more = !left.is_empty();
+            self.has_left.store(are_more, Ordering::Release);
+            drop(left);
+            if are_more {
+                // This thread may be kept by the first.
+                self.wake_for_left();
+            }
+            let Some(next) = next else { return };
+            let run = catch_unwind(AssertUnwindSafe(|| Commit::run_together(next)));
+            if run.is_err() {
+                self.panics.fetch_add(1, Ordering::Relaxed);
+                tracing::error!("NFS: a commit made the server panic");
+            }
+        }
+    }
+
+    fn wake_for_left(&self) {
+        // Its count is read by whoever wakes, and far from its end.
+        let _ = rustix::io::write(&self.more, &WAKE);
     }
 
     /// Serves the records at the front of `input`, up to one that may take long.
@@ -422,16 +508,99 @@ impl Shared {
         let is_due = now_ms.saturating_sub(swept_ms) >= SWEEP_MS;
         let exchange =
             |to| self.swept_ms.compare_exchange(swept_ms, to, Ordering::Relaxed, Ordering::Relaxed);
-        if !is_due || exchange(now_ms).is_err() {
-            return;
+        if is_due && exchange(now_ms).is_ok() {
+            self.sweep_at(now);
         }
+    }
+
+    fn sweep_at(&self, now: Instant) {
+        let changes = self.service.changes();
+        let is_changed = self.compared.swap(changes, Ordering::Relaxed) != changes;
         let mut connections = self.connections.lock();
+        if is_changed {
+            for connection in connections.values() {
+                connection.set_stranger(!self.service.knows(connection.peer.ip()));
+            }
+        }
+        if self.ground.is_full() {
+            self.make_room(&connections, now);
+        }
         connections.retain(|_, connection| {
-            if connection.is_overdue(now) {
-                tracing::warn!(peer = %connection.peer, "NFS: a client takes no answers, closed");
-                connection.close();
+            if let Some(why) = connection.overdue(now) {
+                end(connection, why);
             }
             !connection.is_closed()
         });
+    }
+
+    /// NC4.
+    fn make_room(&self, connections: &HashMap<u64, Arc<Connection>>, now: Instant) {
+        let bytes_of = |connection: &Arc<Connection>| connection.bytes_in_the_way(now);
+        let mut all: Vec<_> = connections.values().map(|it| (bytes_of(it), it)).collect();
+        all.retain(|(bytes, _)| *bytes > 0);
+        all.sort_unstable_by_key(|(bytes, connection)| (*bytes, connection.token));
+        while self.ground.is_full()
+            && let Some((_, most)) = all.pop()
+        {
+            end(most, Overdue::InTheWay);
+        }
+    }
+}
+
+/// Closes a connection, and says why.
+fn end(connection: &Connection, why: Overdue) {
+    let (peer, words) = (connection.peer, why.words());
+    match why {
+        Overdue::IdleStranger => tracing::debug!(%peer, "NFS: a connection is closed: {words}"),
+        Overdue::TakesNoAnswer | Overdue::EndsNoRecord | Overdue::InTheWay => {
+            tracing::warn!(%peer, "NFS: a connection is closed: {words}");
+        }
+    }
+    connection.close();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::time::Duration;
+
+    use super::super::connection::HELD_BYTES_MAX;
+    use super::*;
+    use crate::nfs::HandleKey;
+
+    /// Goal: where the bound of all is reached, the connection that holds most for a client who is
+    /// behind is closed, and no other (NC4). Method: two records that are not ended, and a bound
+    /// that is reached by a byte.
+    #[test]
+    fn who_holds_most_and_is_behind_makes_room() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let address = listener.local_addr().expect("it has one");
+        let service = Arc::new(Service::new(HandleKey([7; 16]), 2049));
+        let server = Server::start(service, vec![listener], &ServerOptions::default());
+        let server = server.expect("it starts");
+        let begins = |bytes: usize| {
+            let before = server.held_bytes();
+            let mut socket = TcpStream::connect(address).expect("it listens");
+            socket.set_read_timeout(Some(Duration::from_secs(20))).expect("it is long");
+            let record = [&[0x80, 0, 0x10, 0][..], &vec![0; bytes - 4]].concat();
+            socket.write_all(&record).expect("it reads");
+            while server.held_bytes() < before + bytes {
+                std::thread::yield_now();
+            }
+            socket
+        };
+        let (few, mut many) = (begins(100), begins(2000));
+        let ground = &server.shared.ground;
+        ground.held_bytes.fetch_add(HELD_BYTES_MAX, Ordering::Relaxed);
+        server.sweep(Instant::now());
+        assert_eq!(server.connection_count(), 2, "nobody is behind yet");
+        // What one gives back is enough.
+        ground.held_bytes.fetch_sub(100 + 1000, Ordering::Relaxed);
+        server.sweep(Instant::now() + Duration::from_secs(6));
+        assert_eq!(server.connection_count(), 1);
+        assert_eq!(many.read(&mut [0; 1]).ok(), Some(0), "it holds most");
+        ground.held_bytes.fetch_sub(HELD_BYTES_MAX - 1100, Ordering::Relaxed);
+        assert_eq!(server.held_bytes(), 100);
+        drop(few);
     }
 }

@@ -9,8 +9,9 @@
 //! Changes that wait for group commit hold no thread, but for the one that leads it.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::vnode::api::{Around, Attr, Caller, Checks, FileSystem, FsError, FsResult, Handle};
 use parking_lot::{Mutex, RwLock};
@@ -61,6 +62,8 @@ pub enum ExportError {
 pub struct Service {
     key: HandleKey,
     exports: RwLock<Vec<Arc<Export>>>,
+    /// How often they have changed.
+    changes: AtomicU64,
     duplicates: Arc<Duplicates>,
     mounts: Mutex<Mounts>,
     counts: Arc<Counts>,
@@ -79,11 +82,24 @@ impl Commit {
     /// Makes what was done durable and has the answers sent: now, or from another thread's call.
     /// May keep this thread for as long as others come with theirs.
     pub fn run(self) {
-        Commit::run_all(vec![self]);
+        Commit::run_together(vec![self]);
     }
 
-    /// Does so for several at once, which share writes.
-    pub fn run_all(mut commits: Vec<Commit>) {
+    /// Does so for several at once, which share writes: those of one file system.
+    pub(super) fn run_together(commits: Vec<Commit>) {
+        let Some(first) = commits.first() else { return };
+        let fs = Arc::clone(first.held.export.fs());
+        let split = |Commit { held, done }| (held, done);
+        let (held, done): (Vec<Held>, Vec<_>) = commits.into_iter().map(split).unzip();
+        let inos = held.iter().map(|held| held.attr.ino);
+        let files = inos.zip(done).collect();
+        fs.commit_each(&Caller::root(), files);
+        drop(held);
+    }
+
+    /// Returns them by file system.
+    pub(super) fn by_file_system(mut commits: Vec<Commit>) -> Vec<Vec<Commit>> {
+        let mut groups = Vec::new();
         while let Some(first) = commits.first() {
             let fs = Arc::clone(first.held.export.fs());
             let is_same = |other: &Commit| {
@@ -91,13 +107,9 @@ impl Commit {
             };
             let (same, others) = commits.into_iter().partition(is_same);
             commits = others;
-            let split = |Commit { held, done }| (held, done);
-            let (held, done): (Vec<Held>, Vec<_>) = same.into_iter().map(split).unzip();
-            let inos = held.iter().map(|held| held.attr.ino);
-            let files = inos.zip(done).collect();
-            fs.commit_each(&Caller::root(), files);
-            drop(held);
+            groups.push(same);
         }
+        groups
     }
 }
 
@@ -121,6 +133,7 @@ impl Service {
         Service {
             key,
             exports: RwLock::default(),
+            changes: AtomicU64::new(0),
             duplicates: Arc::default(),
             mounts: Mutex::default(),
             counts: Arc::default(),
@@ -133,6 +146,7 @@ impl Service {
         let mut exports = self.exports.write();
         check_new(&exports, &export)?;
         exports.push(Arc::new(export));
+        self.changes.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -147,6 +161,7 @@ impl Service {
             next.push(Arc::new(export));
         }
         *exports = next;
+        self.changes.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -155,7 +170,18 @@ impl Service {
         let mut exports = self.exports.write();
         let count = exports.len();
         exports.retain(|export| export.rules().name != name);
+        self.changes.fetch_add(1, Ordering::Relaxed);
         exports.len() < count
+    }
+
+    /// Returns how often the exports have changed.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// Whether any export may be used from `address`: else a *stranger* is there.
+    pub(super) fn knows(&self, address: IpAddr) -> bool {
+        self.exports.read().iter().any(|export| export.is_for(address))
     }
 
     /// Returns the exports.

@@ -634,11 +634,11 @@ impl FileSystem for Relay {
             }
             to = here.ok().map(|here| Arc::clone(&here.fs)).or(to);
         }
+        refused.into_iter().for_each(|(error, completion)| completion(Err(error)));
         // No lock is held: the thread may be kept for the commits of others.
         if let Some(fs) = to.filter(|_| !below.is_empty()) {
             fs.commit_each(caller, below);
         }
-        refused.into_iter().for_each(|(error, completion)| completion(Err(error)));
     }
 
     fn sync(&self) -> FsResult<()> {
