@@ -69,6 +69,8 @@ struct Broken {
     pool: Pool,
     /// Has a block that waits, and that cannot be entered in its map.
     victim: Ino,
+    /// Was written, and not synced.
+    other: Ino,
 }
 
 fn broken() -> Broken {
@@ -90,7 +92,7 @@ fn broken() -> Broken {
     device.rot(descriptor.expect("a group has one"), 1);
     let victim = find(&pool, &name_of(VICTIM)).expect("it is there");
     pool.write(&caller, victim, 0, &block).expect("what lies there is not read yet");
-    Broken { device, clock, pool, victim }
+    Broken { device, clock, pool, victim, other }
 }
 
 fn is_told<T: std::fmt::Debug>(result: &FsResult<T>) {
@@ -124,6 +126,20 @@ fn a_file_that_cannot_be_flushed_keeps_no_other_from_the_disk() {
     assert!(found == content(100, BLOCK_BYTES));
     assert_eq!(find(&again, &removed), Err(FsError::NotFound), "removed before");
     is_told(&pool.fsync(&Caller::root(), victim, false));
+}
+
+#[test]
+fn a_file_that_cannot_be_flushed_refuses_no_write_to_another() {
+    let Broken { pool, victim, other, .. } = broken();
+    let caller = Caller::root();
+    for block in 1..32_u64 {
+        let offset = block * u64::try_from(BLOCK_BYTES).expect("small");
+        pool.write(&caller, other, offset, &content(block, BLOCK_BYTES)).expect("there is room");
+    }
+    pool.fsync(&caller, other, false).expect("nothing of it is damaged");
+    is_told(&pool.fsync(&caller, victim, false));
+    // Once it is gone, so is what there was to tell; what it had is kept, for nobody can free it.
+    pool.unlink(&caller, pool.root(), name_of(VICTIM).as_bytes(), None).expect("a name goes");
 }
 
 #[test]
