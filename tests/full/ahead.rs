@@ -273,3 +273,37 @@ fn fails_and_gives_back(shape: &Shape, keep_size: bool, kind: u32) {
     take(1 << 30, before.0 / 2, true).expect("there is room for that");
     assert_eq!(ground.defects(), None, "{shape:?}, kind {kind}");
 }
+
+/// Goal: a fallocate that fails leaves a file of holes as it was, whose size is not on disk yet.
+/// Method: a file that was written in what it had reserved, and punched, before anything of it was
+/// in its map.
+#[test]
+fn a_fallocate_that_fails_leaves_a_file_of_holes_as_it_was() {
+    for shape in SHAPES {
+        for is_written_first in [false, true] {
+            let ground = Ground::new(shape);
+            let (pool, caller) = (&ground.pool, Caller::root());
+            let ino = ground.make(pool.root(), "a", FileKind::Regular).expect("it is new");
+            let available = ground.available();
+            let mut content = vec![0; 48 << 10];
+            let length = 48 << 10;
+            let ask = |at, length, mode| pool.fallocate(&caller, ino, at, length, mode);
+            let ahead = Fallocate::Allocate { keep_size: true };
+            ask(0, length, ahead).expect("there is room");
+            pool.write(&caller, ino, 0, &[7; 48 << 10]).expect("there is room");
+            ask(0, length, Fallocate::PunchHole).expect("a hole needs no room");
+            // It fits by the count, and map pages come on top.
+            let refused = ask(1 << 30, available - (1 << 13), ahead);
+            assert_eq!(refused, Err(FsError::NoSpace), "{shape:?}");
+            if is_written_first {
+                pool.write(&caller, ino, 5, b"later").expect("there is room");
+                content[5..10].copy_from_slice(b"later");
+            }
+            pool.fsync(&caller, ino, false).expect("there is room");
+            let ground = ground.reopened();
+            let file = Ahead { ino, content, range: 0..0 };
+            file.expect_content(&ground);
+            assert_eq!(ground.defects(), None, "{shape:?}");
+        }
+    }
+}

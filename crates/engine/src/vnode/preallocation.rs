@@ -192,7 +192,9 @@ impl Files<'_> {
                 let (mut change, mut state) = self.begin_settled(vnode)?;
                 let mut anode = state.anode()?.clone();
                 at = self.store.release_blocks(&mut change, &mut anode, at..range.end)?;
-                if state.pending.is_empty() {
+                // The size on disk may be that of before a write: what is a file of holes by now
+                // stays one of blocks.
+                if state.pending.is_empty() && state.size_bytes == 0 {
                     settle_storage(&mut anode);
                 }
                 self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
