@@ -358,8 +358,9 @@ impl Files<'_> {
             self.note_write(&mut state, caller, vnode)?;
             return tell(self, around, before, &state);
         }
-        let prepared =
-            self.leave_inline(&mut state).and_then(|()| self.zero_tail(&mut state, offset));
+        // A write that goes on may find the file cut since: nothing of what went shows again.
+        let at = offset + wide(*done);
+        let prepared = self.leave_inline(&mut state).and_then(|()| self.zero_tail(&mut state, at));
         if let Err(error) = prepared {
             self.note_placed(&state, vnode);
             return Err(error);
@@ -618,4 +619,42 @@ pub(crate) fn check_regular_anode(anode: &Anode) -> FsResult<()> {
 /// Makes an empty container of data.
 pub(crate) fn make_blocked(anode: &mut Anode) {
     anode.storage = StorageMode::Blocked;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vnode::api::{FileKind, FileSystem, NewInode};
+    use crate::vnode::leave::tests::pool_with_one;
+
+    /// Goal: a write that made room in between goes on in a file that was cut meanwhile, and shows
+    /// nothing of what went. Method: the rest of a write behind a cut into its first part, in a
+    /// block that is stored and keeps what lies behind the cut.
+    #[test]
+    fn a_write_that_goes_on_shows_nothing_of_what_was_cut_meanwhile() {
+        const BYTES: usize = 1 << 20;
+        const DONE: usize = 256 << 10;
+        const CUT: usize = 10_000;
+        let (pool, _) = pool_with_one();
+        let caller = Caller::root();
+        let new = NewInode::new(FileKind::Regular, 0o644);
+        let ino = pool.create(&caller, pool.root(), b"file", new, None).expect("room").ino;
+        pool.write(&caller, ino, 0, &vec![1; BYTES]).expect("there is room");
+        pool.fsync(&caller, ino, false).expect("nothing fails");
+        let cut = SetAttr { size_bytes: Some(wide(CUT)), ..SetAttr::default() };
+        pool.setattr(&caller, ino, &cut, None).expect("it can be cut");
+        let files = pool.core().main_files();
+        let vnode = files.vnode(ino).expect("it is there");
+        let (data, mut done) = (vec![2; BYTES], DONE);
+        files
+            .write_locked(&caller, &vnode, 0, &Payload::Lent(&data), &mut done, None)
+            .expect("there is room");
+        assert_eq!(done, BYTES);
+        let mut read = Vec::new();
+        pool.read(&caller, ino, 0, BYTES, &mut read).expect("it reads");
+        assert!(read[..CUT].iter().all(|byte| *byte == 1));
+        let seen = read[CUT..DONE].iter().position(|byte| *byte != 0);
+        assert_eq!(seen, None, "what was cut");
+        assert!(read[DONE..].iter().all(|byte| *byte == 2));
+    }
 }
