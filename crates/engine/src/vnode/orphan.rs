@@ -148,7 +148,7 @@ impl Files<'_> {
             self.kill_pending(&mut state);
             state.anode = None;
             drop(state);
-            self.table.remove(self.ino(number));
+            self.table.remove(&vnode);
             return Ok(());
         }
     }
@@ -212,12 +212,13 @@ impl Files<'_> {
             return Ok(());
         }
         // By rising number, as every operation locks.
-        let mut states: Vec<_> = vnodes.iter().map(|vnode| vnode.state.write()).collect();
-        states.retain(|state| {
+        let locked = vnodes.iter().map(|vnode| (vnode, vnode.state.write()));
+        let mut states: Vec<_> = locked.collect();
+        states.retain(|(_, state)| {
             is_small(state) && state.anode().is_ok_and(|anode| self.is_forgotten(anode))
         });
         let mut fileset = self.fileset.anodes.lock();
-        let anodes = || states.iter().filter_map(|state| state.anode.as_ref());
+        let anodes = || states.iter().filter_map(|(_, state)| state.anode.as_ref());
         for slot in anodes().filter_map(|anode| anode.orphan_slot) {
             fileset.remove_orphan(&self.store, &mut change, slot)?;
         }
@@ -225,10 +226,10 @@ impl Files<'_> {
         fileset.free_anodes(&self.store, &mut change, &numbers)?;
         let applied = change.end();
         fileset.settle(applied.lsn);
-        for state in &mut states {
-            let freed = state.anode.take();
+        for (vnode, state) in &mut states {
+            state.anode = None;
             state.is_attr_dirty = false;
-            freed.inspect(|anode| self.table.remove(self.ino(anode.number)));
+            self.table.remove(vnode);
         }
         Ok(())
     }

@@ -144,14 +144,16 @@ impl VnodeTable {
         self.shard(vnode.ino).lock().insert(vnode);
     }
 
-    /// Forgets the vnode of a freed file.
-    pub(crate) fn remove(&self, ino: Ino) {
-        {
-            let mut shard = self.shard(ino).lock();
+    /// Forgets the vnode of a freed file, which the caller has, so that nobody evicts it. That of a
+    /// file which was given its number since stays, with all that is noted of it.
+    pub(crate) fn remove(&self, vnode: &Arc<Vnode>) {
+        let ino = vnode.ino;
+        let mut shard = self.shard(ino).lock();
+        if shard.vnodes.get(&ino).is_some_and(|found| Arc::ptr_eq(found, vnode)) {
             shard.take_vnode(ino);
             shard.nameless.remove(&ino);
+            self.dirty.lock().remove(ino);
         }
-        self.dirty.lock().remove(ino);
     }
 
     /// Forgets all of the fileset in `slot`, which nobody uses and whose tree is another now.
@@ -401,10 +403,32 @@ mod tests {
         let table = VnodeTable::default();
         let ino = Ino(32);
         for _ in 0..10 * VNODES_PER_SHARD {
-            table.insert(Arc::new(vnode(ino)));
-            table.remove(ino);
+            let freed = Arc::new(vnode(ino));
+            table.insert(Arc::clone(&freed));
+            table.remove(&freed);
         }
         assert!(table.shard(ino).lock().order.len() <= VNODES_PER_SHARD + 2);
+    }
+
+    /// Goal: whoever frees a file late takes nothing from the one that was given its number.
+    /// Method: the number is used again, and the new file held and dirty, before the old one is
+    /// taken out.
+    #[test]
+    fn a_file_that_got_a_number_again_is_not_taken_out_for_the_one_before() {
+        let table = VnodeTable::default();
+        let (freed, new) = (Arc::new(vnode(Ino(32))), Arc::new(vnode(Ino(32))));
+        table.insert_unreferenced(Arc::clone(&freed));
+        table.insert(Arc::clone(&new));
+        table.mark_dirty(new.ino, 7);
+        table.mark_nameless(new.ino);
+        table.remove(&freed);
+        assert!(table.find(new.ino).is_some_and(|found| Arc::ptr_eq(&found, &new)));
+        assert!(table.is_referenced(new.ino));
+        assert_eq!(table.dirty_since(7), BTreeSet::from([new.ino]));
+        assert!(matches!(table.drop_references(new.ino, 1), Left::Nameless(Some(_))));
+        table.remove(&new);
+        assert!(table.find(new.ino).is_none());
+        assert_eq!(table.dirty_count(), 0);
     }
 
     /// Goal: no reference is lost or made when vnodes come and go, and none is counted twice (V6).
@@ -436,7 +460,8 @@ mod tests {
             table.find_or_load(ino_of(nth), || Ok(vnode_of(nth))).map(drop).expect("it loads");
         });
         check("each came once more");
-        (0..files).step_by(5).for_each(|nth| table.remove(ino_of(nth)));
+        let vnodes = (0..files).step_by(5).filter_map(|nth| table.find(ino_of(nth)));
+        vnodes.for_each(|freed| table.remove(&freed));
         check("some were taken out");
         (0..files).step_by(7).for_each(|nth| {
             table.insert(Arc::new(vnode_of(nth)));

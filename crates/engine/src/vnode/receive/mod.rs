@@ -473,8 +473,7 @@ impl Receiving<'_> {
     fn empty_some(&self, number: AnodeNo, base: Option<&Anode>) -> FsResult<bool> {
         let (store, fileset) = (&self.core.store, self.files.fileset);
         let mut change = self.files.begin(Reservation::LARGE)?;
-        let ino = self.files.ino(number);
-        let vnode = self.core.table.find(ino);
+        let vnode = self.core.table.find(self.files.ino(number));
         let mut state = vnode.as_ref().map(|vnode| vnode.state.write());
         let known = state.as_ref().and_then(|state| state.anode.clone());
         let found = match known {
@@ -506,8 +505,8 @@ impl Receiving<'_> {
             // Nobody moves a block of it in the middle; then whoever has the vnode finds it gone.
             state.is_being_cut = !is_done;
             state.anode = (!is_done).then_some(anode);
-            if is_done {
-                self.core.table.remove(ino);
+            if let (true, Some(vnode)) = (is_done, &vnode) {
+                self.core.table.remove(vnode);
             }
         }
         Ok(is_done)
