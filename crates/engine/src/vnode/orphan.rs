@@ -198,25 +198,30 @@ impl Files<'_> {
             }
             return;
         }
-        if !numbers.is_empty() && self.reap_small(numbers).is_err() {
-            numbers.iter().for_each(|number| self.reap_if_possible(*number));
+        if numbers.is_empty() {
+            return;
         }
+        let left = self.reap_small(numbers);
+        let left = left.unwrap_or_else(|_| numbers.iter().copied().collect());
+        left.into_iter().for_each(|number| self.reap_if_possible(number));
     }
 
-    /// Frees those of `numbers` that are small, have no name, and are held by nobody.
-    fn reap_small(&self, numbers: &BTreeSet<AnodeNo>) -> FsResult<()> {
+    /// Frees those of `numbers` that are small, have no name, and are held by nobody. Returns the
+    /// others.
+    fn reap_small(&self, numbers: &BTreeSet<AnodeNo>) -> FsResult<Vec<AnodeNo>> {
         let vnodes = numbers.iter().map(|number| self.vnode_of(*number));
         let vnodes = vnodes.collect::<FsResult<Vec<_>>>()?;
         let mut change = self.begin(Reservation::LARGE)?;
         if self.fileset.is_leaving() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         // By rising number, as every operation locks.
         let locked = vnodes.iter().map(|vnode| (vnode, vnode.state.write()));
-        let mut states: Vec<_> = locked.collect();
-        states.retain(|(_, state)| {
+        let (mut states, left): (Vec<_>, Vec<_>) = locked.partition(|(_, state)| {
             is_small(state) && state.anode().is_ok_and(|anode| self.is_forgotten(anode))
         });
+        // They have got a name or a reference since, or content by who had them already.
+        let left: Vec<AnodeNo> = left.into_iter().map(|(vnode, _)| vnode.number).collect();
         let mut fileset = self.fileset.anodes.lock();
         let anodes = || states.iter().filter_map(|(_, state)| state.anode.as_ref());
         for slot in anodes().filter_map(|anode| anode.orphan_slot) {
@@ -231,7 +236,7 @@ impl Files<'_> {
             state.is_attr_dirty = false;
             self.table.remove(vnode);
         }
-        Ok(())
+        Ok(left)
     }
 
     /// Whether a file has no name and is held by nobody.
@@ -273,5 +278,33 @@ impl Files<'_> {
             }
         }
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode};
+    use crate::vnode::leave::tests::pool_with_one;
+    use crate::vnode::payload::Payload;
+
+    /// Goal: a file that waits to be freed with other small ones is freed with them, also if it is
+    /// small no more. Method: who has found it before it lost its name writes to it meanwhile.
+    #[test]
+    fn a_small_file_that_grew_while_it_waited_to_be_freed_is_freed() {
+        let (pool, _) = pool_with_one();
+        let (caller, root) = (Caller::root(), pool.root());
+        let new = NewInode::new(FileKind::Regular, 0o644);
+        let ino = pool.create(&caller, root, b"file", new, None).expect("there is room").ino;
+        let files = pool.core().main_files();
+        let vnode = files.vnode(ino).expect("it is there");
+        pool.unlink(&caller, root, b"file", None).expect("it is there");
+        pool.forget(ino, 1);
+        assert!(files.fileset.doomed.contains(vnode.number));
+        let mut state = vnode.state.write();
+        let data = Payload::Lent(&[1; 10_000]);
+        files.write_span(&mut files.writing(&mut state), 0, &data).expect("there is room");
+        drop(state);
+        files.reap_doomed();
+        assert!(vnode.state.read().anode.is_none());
     }
 }
