@@ -266,7 +266,8 @@ impl FileSystem for MemoryFs {
     ) -> FsResult<Attr> {
         let mut state = self.state.lock();
         let file = state.file(ino)?;
-        if let Some(size) = change.size_bytes {
+        let has_room = change.size_bytes <= Some(self.size_bytes_max.load(Ordering::SeqCst));
+        if let Some(size) = change.size_bytes.filter(|_| has_room) {
             file.data.resize(index(size)?, 0);
             file.attr.size_bytes = size;
             file.attr.mode &= if caller.loses_set_bits { !SET_BITS } else { !0 };
@@ -276,7 +277,7 @@ impl FileSystem for MemoryFs {
         file.attr.gid = change.gid.unwrap_or(file.attr.gid);
         file.attr.atime = change.atime.map_or(file.attr.atime, time);
         file.attr.mtime = change.mtime.map_or(file.attr.mtime, time);
-        Ok(file.attr.clone())
+        if has_room { Ok(file.attr.clone()) } else { Err(FsError::NoSpace) }
     }
 
     fn create(

@@ -199,6 +199,25 @@ fn a_change_is_told_to_the_others() {
     }
 }
 
+/// Goal: SH1. What was changed before the rest failed is told too. Method: a new owner, and a size
+/// for which there is no room.
+#[test]
+fn a_change_that_fails_in_the_middle_is_told() {
+    let (fs, clock) = (Arc::new(MemoryFs::new()), Arc::new(ManualClock::new()));
+    let new = NewInode::new(FileKind::Regular, 0o644);
+    let file = fs.create(&ROOT, memory_fs::ROOT, b"file", new, None).expect("it is free").ino;
+    clock.advance_ns(1 << 40);
+    let shares = Shares::new(clock);
+    let viewer = shares.join(file);
+    let outside = Teller::of(Arc::<MemoryFs>::clone(&fs), &shares);
+    assert!(viewer.lets_open(file, 1));
+    fs.size_bytes_max.store(10, Ordering::SeqCst);
+    let change = SetAttr { uid: Some(7), size_bytes: Some(20), ..SetAttr::default() };
+    assert!(outside.setattr(&ROOT, file, &change, None).is_err());
+    assert_eq!(fs.getattr(&ROOT, file).map(|attr| attr.uid), Ok(7));
+    assert!(!viewer.lets_open(file, 1), "it has another owner");
+}
+
 /// Goal: who opens what another has changed gets it as it is, whether it was written, replaced or
 /// removed, is refused once at most, and not for longer than the kernel remembers.
 #[test]
