@@ -201,7 +201,7 @@ impl Mounts {
             }
         };
         let end = match signal {
-            Some(signal) => self.unmount_all(signals, signal)?,
+            Some(signal) => unmount_all(&[self], signals, signal)?,
             None => EndCause::Unmounted,
         };
         match self.lock().failure.take() {
@@ -210,31 +210,28 @@ impl Mounts {
         }
     }
 
-    /// Takes every mount away, and waits a while for those who use them.
-    pub(crate) fn unmount_all(
-        &self,
-        signals: &StopSignals,
-        signal: i32,
-    ) -> Result<EndCause, MountError> {
-        {
-            let mut list = self.lock();
-            list.is_closing = true;
-            for Mounted { session, .. } in &list.mounted {
-                tracing::info!(signal, directory = %session.directory().display(), "unmounting");
-                if session.unmount()? == Unmounted::Detached {
+    /// Takes every mount away, or detaches it where somebody uses it. One that can't be is no
+    /// reason to leave the others: returns what was wrong with the first such.
+    fn detach_all(&self, signal: i32) -> Result<(), MountError> {
+        let mut list = self.lock();
+        list.is_closing = true;
+        let mut done = Ok(());
+        for Mounted { session, .. } in &list.mounted {
+            let directory = session.directory().display();
+            tracing::info!(signal, %directory, "unmounting");
+            match session.unmount() {
+                Ok(Unmounted::Detached) => {
                     let seconds = DRAIN_TIME.as_secs();
-                    tracing::warn!(seconds, "files are still in use; waiting for their users");
+                    tracing::warn!(seconds, %directory, "files are still in use");
+                }
+                Ok(Unmounted::Clean) => {}
+                Err(error) => {
+                    tracing::error!(%directory, %error, "it stays mounted");
+                    done = done.and(Err(error));
                 }
             }
         }
-        let begun = Instant::now();
-        while self.reap(true) {
-            if signals.wait_within(POLL_TIME).is_some() || begun.elapsed() >= DRAIN_TIME {
-                self.cut()?;
-                return Ok(EndCause::Cut(signal));
-            }
-        }
-        Ok(EndCause::Signal(signal))
+        done
     }
 
     /// Ends mounts that somebody uses: their users get errors when the process ends.
@@ -324,6 +321,25 @@ impl Mounts {
         })?;
         Ok(())
     }
+}
+
+/// Takes every mount of these pools away, and waits a while for those who use them: of all pools at
+/// once, so that the end of a server takes no longer for many than for one.
+pub(crate) fn unmount_all(
+    all: &[&Mounts],
+    signals: &StopSignals,
+    signal: i32,
+) -> Result<EndCause, MountError> {
+    let detached = all.iter().map(|mounts| mounts.detach_all(signal)).fold(Ok(()), Result::and);
+    let begun = Instant::now();
+    // Each is looked at: what has ended is made durable.
+    while all.iter().map(|mounts| mounts.reap(true)).fold(false, |any, is_left| any | is_left) {
+        if signals.wait_within(POLL_TIME).is_some() || begun.elapsed() >= DRAIN_TIME {
+            let cut = all.iter().map(|mounts| mounts.cut()).fold(Ok(()), Result::and);
+            return detached.and(cut).map(|()| EndCause::Cut(signal));
+        }
+    }
+    detached.map(|()| EndCause::Signal(signal))
 }
 
 /// Returns what a fileset is used for that is mounted on `directory`.

@@ -19,6 +19,7 @@ use crate::bugs;
 use crate::command::mount::{check_cache, check_threads, members_of, start_log};
 use crate::control::{ExportSource, ExportSpec};
 use crate::exit::{self, UsageError};
+use crate::mounts::{Mounts, unmount_all};
 use crate::named::Named;
 use crate::output::{Output, printable};
 use crate::server::config::Config;
@@ -127,14 +128,14 @@ fn serve(
     };
     tracing::info!(signal, "closing");
     notify::tell("STOPPING=1");
-    let unmounted: Vec<_> =
-        hub.pools.iter().map(|pool| pool.mounts.unmount_all(signals, signal)).collect();
+    let mounts: Vec<&Mounts> = hub.pools.iter().map(|pool| &*pool.mounts).collect();
+    let unmounted = unmount_all(&mounts, signals, signal);
     drop((sockets, http, clock));
     // What clients wait for is answered before the pools are closed.
     if let Some(nfs) = &hub.nfs {
         nfs.end();
     }
-    unmounted.into_iter().collect::<Result<Vec<_>, _>>()?;
+    unmounted?;
     Ok(())
 }
 

@@ -9,6 +9,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use front::fuse::mountpoint;
+
 use super::several::Other;
 use super::{HOLDFAST, can_mount, first_line};
 
@@ -241,6 +243,40 @@ fn a_fileset_moves_under_the_programs_that_use_it() {
     both.does("unmount mnt");
     end(serving);
     both.compare("one.hf");
+    both.check();
+}
+
+/// Goal: a server of several pools takes the mounts of all away at once, whoever uses them, and one
+/// more signal ends the wait for all. Method: a file that is open in a mount of each pool.
+#[test]
+fn a_signal_takes_the_mounts_of_all_pools_away_at_once() {
+    if !can_mount("a_signal_takes_the_mounts_of_all_pools_away_at_once") {
+        return;
+    }
+    let both = Both::new("at-once");
+    let mounts = ["m-one", "m-two"].map(|name| Other(both.work.join(name)));
+    let mut serving = both.serve();
+    let mut open = Vec::new();
+    for (mount, words) in mounts.iter().zip(["one.hf:a m-one", "two.hf:root m-two"]) {
+        fs::create_dir(&mount.0).expect("the name is new");
+        both.does(&format!("mount {words}"));
+        open.push(File::create(mount.0.join("open")).expect("there is room"));
+    }
+    let pid = rustix::process::Pid::from_child(&serving);
+    let send = || rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    let waited = |is_so: &mut dyn FnMut() -> bool| {
+        (0..200).any(|_| {
+            std::thread::park_timeout(Duration::from_millis(50));
+            is_so()
+        })
+    };
+    send().expect("it runs");
+    let is_there = |mount: &Other| mountpoint::mounted_on(&mount.0).expect("mountinfo").is_some();
+    assert!(waited(&mut || !mounts.iter().any(is_there)), "one waits for the other");
+    assert_eq!(serving.try_wait().expect("it is a child"), None, "files are open");
+    send().expect("it runs");
+    assert!(waited(&mut || serving.try_wait().expect("it is a child").is_some()), "it waits");
+    drop(open);
     both.check();
 }
 
