@@ -1,5 +1,5 @@
-//! A fileset that is over: it was deleted, or restored, or got what a stream brought. The entry in its
-//! slot and its pages are not its any more, and whoever found it before that changes neither.
+//! A fileset that is over: it was deleted, or restored, or got what a stream brought. The entry in
+//! its slot and its pages are not its any more, and whoever found it before changes neither.
 
 use super::{FilesetGuard, MountedFileset};
 use crate::error::{FsError, FsResult};

@@ -48,8 +48,8 @@ pub(crate) struct Fileset {
     pub(super) is_clone: bool,
     /// Whether nobody may change what is in it.
     is_read_only: AtomicBool,
-    /// Whether nobody may, until the pool is opened again, whatever is set: what a clone of it alone
-    /// held could not be freed.
+    /// Whether nobody may, until the pool is opened again, whatever is set: what a clone of it
+    /// alone held could not be freed.
     pub(super) is_half_freed: AtomicBool,
     /// Whether what a crash has left of it is finished: before that only jobs look at it.
     is_ready: AtomicBool,

@@ -8,9 +8,9 @@
 //! - FK2: A restore changes two entries in one transaction, and neither is at home without the
 //!   other: the fileset's slot, name and handles go on with a fork of the clone, and what it held
 //!   until then is in a slot of its own, deleted.
-//! - FK3: Whoever found a fileset before it was restored, deleted or received changes nothing by it:
-//!   its lock says that it is over. What its slot has since then is opened when nothing of it is in
-//!   memory any more.
+//! - FK3: Whoever found a fileset before it was restored, deleted or received changes nothing by
+//!   it: its lock says that it is over. What its slot has since then is opened when nothing of it
+//!   is in memory any more.
 //!
 //! # Crashes
 //!

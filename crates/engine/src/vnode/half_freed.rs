@@ -1,6 +1,6 @@
 //! A fileset whose newest clone was deleted and could not be freed: a page of it can't be read.
-//! Nothing may change what the walk compares, so the fileset is read-only until the walk has come to
-//! its end, at an open that can read all; but it is opened, and whoever has files in it reads them.
+//! Nothing may change what the walk compares, so the fileset is read-only until the walk has come
+//! to its end, at an open that can read all; but it is opened, and its files can be read.
 
 use std::sync::atomic::Ordering;
 

@@ -324,8 +324,8 @@ impl Core {
         self.create_clones(&[slot], name, &mut || random).map(drop)
     }
 
-    /// FM1: refuses a clone of a fileset that leaves, but to the move that its entry names. `beside`:
-    /// so many of its family come in the same transaction.
+    /// FM1: refuses a clone of a fileset that leaves, but to the move that its entry names. So many
+    /// of its family as `beside` come in the same transaction.
     pub(super) fn check_clonable(
         &self,
         index: &Index,
