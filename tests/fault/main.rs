@@ -16,6 +16,7 @@ mod places;
 mod sector;
 mod split;
 mod stale;
+mod unread;
 mod unwritable;
 
 use std::sync::Arc;

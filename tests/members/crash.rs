@@ -266,3 +266,43 @@ fn a_power_cut_fails_nobody() {
     let label = label.expect("it has a label").current;
     assert!(label.members.iter().all(format::members::Member::is_online));
 }
+
+/// Goal: a sector of the log's ring that no member gives stops the open where the log may go on in
+/// it, and nowhere else; nothing acknowledged is lost by it, whichever member is lost afterwards.
+/// Method: after a cut each page of the ring goes bad on both members of a mirror.
+#[test]
+fn a_bad_sector_in_the_ring_of_all_stops_the_open_where_the_log_may_go_on() {
+    let devices = new_mirror(2);
+    let pool = open(&devices).expect("it is new");
+    let content = |number: usize| vec![u8::try_from(number).expect("few"); 3_000];
+    for number in 0..40 {
+        put(&pool, &format!("f{number}"), &content(number)).expect("there is room");
+        if number == 30 {
+            pool.checkpoint().expect("nothing fails");
+        }
+    }
+    let geometry = pool.status().geometry;
+    let images: Vec<Image> = devices.iter().map(|device| device.durable_image()).collect();
+    let ring = geometry.journal_offset + format::geometry::JOURNAL_HEADS * 4096
+        ..geometry.journal_offset + geometry.journal_bytes;
+    let (mut refused, mut opened) = (0, 0);
+    for offset in ring.step_by(4096) {
+        let bad = devices_of(images.clone());
+        for device in &bad {
+            device.arm(FaultPlan { faults: vec![Fault::BadSector { offset }] });
+        }
+        let Ok(pool) = open(&bad) else {
+            refused += 1;
+            continue;
+        };
+        opened += 1;
+        drop(pool);
+        let pool = open(&reopened(&bad, &[opened % 2])).expect("one of two is enough");
+        for number in 0..40 {
+            let found = get(&pool, &format!("f{number}"));
+            assert!(found == Some(content(number)), "file {number}, the page at {offset}");
+        }
+    }
+    println!("{refused} refused, {opened} opened");
+    assert!((2..40).contains(&refused) && opened > refused, "{refused} {opened}");
+}

@@ -413,6 +413,17 @@ pub(crate) const FOUND: &[Row] = &[
     ("ReturnEndsEarly", "members", "returns::a_member_that_was_missing_comes_back_at_an_open"),
     ("ReturnOfStranger", "members", "returns::what_does_not_belong_is_refused"),
     ("ReturnForgetsOwn", "members", "returns::what_it_alone_has_is_kept"),
+    (
+        "RingReadWhole",
+        "fault",
+        "unread::a_bad_sector_in_the_ring_stops_the_open_where_the_log_may_go_on",
+    ),
+    (
+        "UnreadIsEnd",
+        "fault",
+        "unread::a_bad_sector_in_the_ring_stops_the_open_where_the_log_may_go_on",
+    ),
+    ("SegmentReadWhole", "fault", "unread::a_bad_sector_in_a_data_segment_stops_no_open"),
     ("ReturnNotAsked", "members", "returns_own::what_is_bad_elsewhere_is_taken_from_it"),
     ("ReturnSavesStale", "members", "returns_own::pages_of_before_are_not_taken"),
     ("ReturnSavesDead", "members", "returns::a_cut_at_any_moment_loses_nothing"),

@@ -187,6 +187,9 @@ bugs! {
     ReturnOfStranger: "A member comes back with writes of its own that the pool never saw (RN1).",
     ReturnForgetsOwn:
         "A member that comes back gets zeros where it alone has what was written (RN4).",
+    RingReadWhole: "A bad sector in the log's ring stops the open, wherever it is (LU1).",
+    UnreadIsEnd: "A part of the log that can't be read is taken for its end.",
+    SegmentReadWhole: "A bad sector that nobody needs stops the open after a crash.",
     ReturnNotAsked:
         "What has rotted elsewhere is not looked for on a member that comes back (RN5).",
     ReturnSavesStale:

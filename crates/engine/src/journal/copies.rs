@@ -15,8 +15,9 @@ use format::double_write::DoubleWriteHead;
 use format::geometry::{DOUBLE_WRITE_ENTRIES_PER_HEAD, Geometry, JOURNAL_HEADS};
 use format::ids::{Lsn, PoolId};
 use format::journal::{CHUNK_BYTES_MAX, JournalHead};
+use format::page::PAGE_BYTES;
 use runtime::planted::{self, Planted};
-use storage::device::{DeviceError, Purpose};
+use storage::device::{AlignedBuffer, DeviceError, Purpose};
 use storage::volume::Volume;
 
 use super::double_write::{read_double_write_head, read_group};
@@ -149,6 +150,7 @@ fn tells_of_more(error: &RecoveryError, log: &Log) -> bool {
         RecoveryError::HeadLost { lost, .. } => *lost > log.heads.newest.sequence,
         RecoveryError::Damaged { flushed, .. } => *flushed > log.end,
         RecoveryError::Device(_)
+        | RecoveryError::Unread { .. }
         | RecoveryError::NoHead { .. }
         | RecoveryError::BadRecord { .. }
         | RecoveryError::Exhausted { .. }
@@ -170,8 +172,35 @@ fn make_equal(volume: &Volume, source: &Volume, log: &Log) -> Result<(), DeviceE
         let in_ring = at % ring;
         let length = PIECE_BYTES.min(end - at).min(ring - in_ring);
         let offset = ring_offset + in_ring;
-        volume.copy_fixed(source, Purpose::Journal, offset, index_wide(length))?;
+        match volume.copy_fixed(source, Purpose::Journal, offset, index_wide(length)) {
+            Err(DeviceError::Io { .. }) if at + length > log.end.0 => {
+                copy_pages(volume, source, (at, at + length), (offset, log.end))?;
+            }
+            copied => copied?,
+        }
         at += length;
+    }
+    Ok(())
+}
+
+/// As `make_equal`, for positions of the log, whose first is at byte `offset`, page by page: a page
+/// wholly behind the end that `source` does not give becomes zeros on all, for no chunk is in it.
+fn copy_pages(
+    volume: &Volume,
+    source: &Volume,
+    (from, to): (u64, u64),
+    (offset, end): (u64, Lsn),
+) -> Result<(), DeviceError> {
+    for at in (from..to).step_by(PAGE_BYTES) {
+        let here = offset + (at - from);
+        match volume.copy_fixed(source, Purpose::Journal, here, PAGE_BYTES) {
+            Err(error @ DeviceError::Io { .. }) if at >= end.0 => {
+                tracing::warn!("{error}; nothing of the log is there, and it is written as zeros");
+                let zeros = AlignedBuffer::zeroed(PAGE_BYTES);
+                volume.write_fixed(Purpose::Journal, here, zeros)?;
+            }
+            copied => copied?,
+        }
     }
     Ok(())
 }

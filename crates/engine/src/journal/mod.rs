@@ -38,6 +38,7 @@ mod failure;
 mod log;
 mod lsn_pages;
 mod recovery;
+mod ring;
 #[cfg(test)]
 mod testing;
 mod tx;

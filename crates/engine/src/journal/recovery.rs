@@ -19,7 +19,6 @@
 //! Until the new head is durable the log is untouched, so a second crash repeats the same steps
 //! with the same result.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use format::defect::DefectCode;
@@ -37,6 +36,7 @@ use storage::volume::Volume;
 use super::copies::{Log, furthest_log};
 use super::double_write::{restore_double_writes, write_group};
 use super::lsn_pages::Recovered;
+use super::ring::Ring;
 use super::{JournalStart, checkpoint, ring_bytes};
 use crate::buffer::{PageRef, page_of, page_of_mut};
 use crate::convert::{index_wide, narrow, wide};
@@ -48,8 +48,6 @@ const READ_BYTES: u64 = 1 << 20;
 const CHUNK_ALIGN_BYTES: u64 = 512;
 /// Of a pool that was closed only the end of the log is read.
 const READ_AT_REST_BYTES: u64 = 64 << 10;
-/// Pieces kept in memory: more than the largest chunk can touch.
-const PIECES_MAX: usize = 8;
 /// Epochs that a lost life may have given out behind the last one in its log: more than half a
 /// ring of the shortest records.
 pub(super) const EPOCH_JUMP: u64 = 1 << 24;
@@ -61,6 +59,17 @@ pub enum RecoveryError {
     /// The device could not be read or written.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The log may go on where the device can't be read.
+    #[error(
+        "{error}: the log may go on there, at {at}, and without it what was acknowledged could be \
+         lost. Nothing was changed: try again, or restore from a backup"
+    )]
+    Unread {
+        /// Where the next chunk would be.
+        at: Lsn,
+        /// What the device said.
+        error: DeviceError,
+    },
     /// Neither head of the journal verifies: the journal is lost. Use another road.
     #[error("{}: neither head page of the journal verifies: {cause}", DefectCode::JR001)]
     NoHead {
@@ -219,7 +228,9 @@ pub(super) fn head_at_rest_of(
     let heads = read_heads(volume, pool_id)?;
     let head = heads.newest;
     let mut reader = LogReader::new(volume, READ_AT_REST_BYTES);
-    if let Some((_, found, _)) = reader.chunk_at(head.tail, pool_id)?
+    let next = reader.chunk_at(head.tail, pool_id);
+    if let Some((_, found, _)) =
+        next.map_err(|error| RecoveryError::Unread { at: head.tail, error })?
         && found.lsn == head.tail
         && found.previous_crc == head.previous_crc
     {
@@ -328,7 +339,10 @@ pub(super) fn read_log(
     let mut reader = LogReader::new(volume, READ_BYTES);
     let (mut at, mut crc, mut chunks, mut total) = (head.tail, head.previous_crc, Vec::new(), 0);
     while total < reader.ring {
-        let Some((chunk, header, found_crc)) = reader.chunk_at(at, pool_id)? else { break };
+        let next = reader.chunk_at(at, pool_id);
+        let next = next.map_err(|error| RecoveryError::Unread { at, error });
+        let next = if planted::is(Planted::UnreadIsEnd) { next.or(Ok(None)) } else { next };
+        let Some((chunk, header, found_crc)) = next? else { break };
         if header.lsn != at || header.previous_crc != crc {
             break;
         }
@@ -359,61 +373,23 @@ fn check_head(header: &ChunkHeader, heads: &Heads, volume: &Volume) -> Result<()
     })
 }
 
-/// Reads the ring in large pieces, each once while the log is followed.
+/// Follows the log in the ring.
+///
+/// What of the ring cannot be read stops the open where the log may go on in it: a page in which
+/// the next chunk would begin, or that a chunk lies in which says that it is next. Its bytes may be
+/// what was acknowledged, and the log would seem to end before them. Any other page is of an older
+/// lap, or behind the end, and nobody asks for it; but while a head is missing each is asked
+/// whether it tells of it (L4).
 struct LogReader<'a> {
     volume: &'a Volume,
-    /// Bytes of a piece.
-    piece_bytes: u64,
     ring: u64,
-    ring_offset: u64,
-    /// Pieces read so far, by number.
-    pieces: BTreeMap<u64, AlignedBuffer>,
+    pieces: Ring<'a>,
 }
 
 impl<'a> LogReader<'a> {
     fn new(volume: &'a Volume, piece_bytes: u64) -> LogReader<'a> {
-        let geometry = volume.geometry();
-        LogReader {
-            volume,
-            piece_bytes,
-            ring: ring_bytes(geometry),
-            ring_offset: geometry.journal_offset + JOURNAL_HEADS * 4096,
-            pieces: BTreeMap::new(),
-        }
-    }
-
-    /// Returns the ring from `offset`, which is below its end, to the end of the piece that it is
-    /// in.
-    fn piece_from(&mut self, offset: u64) -> Result<&[u8], DeviceError> {
-        let number = offset / self.piece_bytes;
-        let start = number * self.piece_bytes;
-        if self.pieces.len() > PIECES_MAX {
-            self.pieces.clear();
-        }
-        let piece = match self.pieces.entry(number) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
-                let piece_bytes = index_wide(self.piece_bytes.min(self.ring - start));
-                let from = self.ring_offset + start;
-                entry.insert(self.volume.read_fixed(Purpose::Journal, from, piece_bytes)?)
-            }
-        };
-        Ok(&piece[index_wide(offset - start)..])
-    }
-
-    /// Copies `length` bytes at ring offset `offset`, as far as the ring goes.
-    fn bytes_at(&mut self, offset: u64, length: u64) -> Result<AlignedBuffer, DeviceError> {
-        let end = (offset + length).min(self.ring);
-        let mut bytes = AlignedBuffer::zeroed(index_wide(end - offset));
-        let mut at = offset;
-        while at < end {
-            let piece = self.piece_from(at)?;
-            let count = piece.len().min(index_wide(end - at));
-            let to = index_wide(at - offset);
-            bytes[to..to + count].copy_from_slice(&piece[..count]);
-            at += wide(count);
-        }
-        Ok(bytes)
+        let ring = ring_bytes(volume.geometry());
+        LogReader { volume, ring, pieces: Ring::new(volume, piece_bytes) }
     }
 
     /// Returns what looks like a chunk's header at ring offset `offset`. Chunks begin at sectors,
@@ -424,7 +400,7 @@ impl<'a> LogReader<'a> {
         pool_id: PoolId,
     ) -> Result<Option<ChunkHeader>, DeviceError> {
         let sector = index_wide(CHUNK_ALIGN_BYTES);
-        let piece = self.piece_from(offset)?;
+        let piece = self.pieces.from(offset)?;
         Ok(ChunkHeader::peek(&piece[..sector.min(piece.len())], pool_id))
     }
 
@@ -435,13 +411,17 @@ impl<'a> LogReader<'a> {
     ) -> Result<Option<(Chunk, ChunkHeader, u32)>, DeviceError> {
         let offset = lsn.0 % self.ring;
         let Some(header) = self.peek_at(offset, pool_id)? else { return Ok(None) };
+        if header.lsn != lsn {
+            // Of an older lap: nobody needs what else there is of it.
+            return Ok(None);
+        }
         let covered = format::journal::CHUNK_HEADER_BYTES
             + usize::try_from(header.payload_bytes).unwrap_or(CHUNK_BYTES_MAX);
         if wide(covered) > self.ring - offset || u64::from(header.chunk_bytes) > self.ring - offset
         {
             return Ok(None);
         }
-        let bytes = self.bytes_at(offset, wide(covered))?;
+        let bytes = self.pieces.bytes_at(offset, wide(covered))?;
         let Some((crc, header, payload)) = ChunkHeader::decode(&bytes, pool_id) else {
             return Ok(None);
         };
@@ -459,12 +439,18 @@ impl<'a> LogReader<'a> {
         pool_id: PoolId,
     ) -> Result<(), RecoveryError> {
         let from = end.0 % self.ring / CHUNK_ALIGN_BYTES * CHUNK_ALIGN_BYTES;
-        let piece_end = (from / self.piece_bytes + 1) * self.piece_bytes;
+        let piece_end = self.pieces.piece_end(from);
         let (first, behind) =
             if heads.is_in_doubt { (0, self.ring) } else { (from, piece_end.min(self.ring)) };
         let mut at = first;
         while at < behind {
-            if let Some(header) = self.peek_at(at, pool_id)?
+            let header = match self.peek_at(at, pool_id) {
+                Ok(header) => header,
+                // It is one place of many that may tell that the log was damaged before it.
+                Err(_) if !heads.is_in_doubt => None,
+                Err(error) => return Err(error.into()),
+            };
+            if let Some(header) = header
                 && header.lsn.0 % self.ring == at
             {
                 self.check_behind(&header, heads, end, pool_id)?;

@@ -25,12 +25,13 @@ use format::ids::{Lsn, Place};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, page_crc};
 use format::summary::{ENTRIES_PER_SUMMARY, Summary, SummaryEntry, SummaryKind};
 use format::superblock::Superblock;
+use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes};
 use storage::volume::Volume;
 
 use crate::alloc::SegmentId;
 use crate::buffer::page_of;
-use crate::convert::{index_wide, wide};
+use crate::convert::{index_wide, narrow, wide};
 use crate::journal::KeptLogData;
 
 /// A segment as the crash left it.
@@ -48,6 +49,8 @@ struct Left<'a> {
     summaries: BTreeMap<u32, u32>,
     /// Offsets of the blocks that they list.
     listed: BTreeSet<u32>,
+    /// Offsets of pages that nobody gives. What is in them is not known: nothing may lie there.
+    unread: BTreeSet<u32>,
 }
 
 /// Writes summaries for those of `kept` that none lists, not yet durable. Returns how many blocks
@@ -97,28 +100,52 @@ fn entry_of(offset: u32, block: &KeptLogData<'_>) -> SummaryEntry {
     }
 }
 
-/// Reads a page of metadata as it is at home; `None` if it is not one of `kind`.
+/// Reads a page of metadata as it is at home; `None` if it is not one of `kind`, or can't be read.
 fn home_page(
     volume: &Volume,
     superblock: &Superblock,
     place: Place,
     kind: PageKind,
-) -> Result<Option<PageBytes>, DeviceError> {
-    let bytes = volume.read_page(Purpose::Home, place)?;
-    let header = PageHeader::decode(page_of(&bytes), superblock.pool_id, place).ok();
-    Ok(header.filter(|header| header.kind == kind).map(|_| *page_of(&bytes)))
+) -> Option<PageBytes> {
+    let read = volume.read_page(Purpose::Home, place);
+    let bytes = read.inspect_err(|error| tracing::warn!(%error, "a page can't be read")).ok()?;
+    let header = PageHeader::decode(page_of(&bytes), superblock.pool_id, place).ok()?;
+    (header.kind == kind).then(|| *page_of(&bytes))
 }
 
 /// Returns the usage of a segment; `None`: it is none for data, or can't be read.
-fn usage_of(
-    volume: &Volume,
-    superblock: &Superblock,
-    id: SegmentId,
-) -> Result<Option<SegmentUsage>, DeviceError> {
+fn usage_of(volume: &Volume, superblock: &Superblock, id: SegmentId) -> Option<SegmentUsage> {
     let place = volume.geometry().usage_place(id.group, id.segment / USAGES_PER_PAGE);
-    let page = home_page(volume, superblock, place, PageKind::SegmentUsage)?;
+    let page = home_page(volume, superblock, place, PageKind::SegmentUsage);
     let usage = page.and_then(|page| SegmentUsage::of(&page, id.segment));
-    Ok(usage.filter(|usage| usage.kind == SegmentKind::Data))
+    usage.filter(|usage| usage.kind == SegmentKind::Data)
+}
+
+/// Reads a segment; returns also where pages begin that no copy and no row gives. They read as
+/// zeros, and who needs one is told when its block does not verify.
+fn read_segment(volume: &Volume, start: Place) -> (AlignedBuffer, BTreeSet<usize>) {
+    let geometry = volume.geometry();
+    let length = index_wide(geometry.segment_bytes());
+    if let Ok(bytes) = volume.read(Purpose::Cleaner, start, length) {
+        return (bytes, BTreeSet::new());
+    }
+    let (mut bytes, mut unread) = (AlignedBuffer::zeroed(length), BTreeSet::new());
+    for (number, page) in (0..).zip(bytes.as_chunks_mut::<PAGE_BYTES>().0) {
+        let place = start.advance(number * geometry.page_fragments());
+        match volume.read(Purpose::Cleaner, place, PAGE_BYTES) {
+            Ok(found) => page.copy_from_slice(&found),
+            Err(error) => {
+                tracing::warn!(%error, "no member gives a page of a segment");
+                unread.insert(index_wide(u64::from(number)) * PAGE_BYTES);
+            }
+        }
+    }
+    (bytes, unread)
+}
+
+/// Returns offsets in fragments for those in bytes.
+fn offsets_of(geometry: &Geometry, pages: &BTreeSet<usize>) -> BTreeSet<u32> {
+    pages.iter().map(|at| narrow(wide(*at) >> geometry.fragment_shift)).collect()
 }
 
 impl<'a> Left<'a> {
@@ -130,12 +157,16 @@ impl<'a> Left<'a> {
         id: SegmentId,
     ) -> Result<Option<Left<'a>>, DeviceError> {
         let geometry = volume.geometry();
-        let Some(usage) = usage_of(volume, superblock, id)? else { return Ok(None) };
+        let Some(usage) = usage_of(volume, superblock, id) else { return Ok(None) };
         let start = geometry.segment_place(id.group, id.segment);
-        let bytes = volume.read(Purpose::Cleaner, start, index_wide(geometry.segment_bytes()))?;
+        if planted::is(Planted::SegmentReadWhole) {
+            volume.read(Purpose::Cleaner, start, index_wide(geometry.segment_bytes()))?;
+        }
+        let (bytes, unread) = read_segment(volume, start);
+        let unread = offsets_of(geometry, &unread);
         let (summaries, listed) = (BTreeMap::new(), BTreeSet::new());
         let mut left =
-            Left { volume, superblock, id, usage, bytes, first: None, summaries, listed };
+            Left { volume, superblock, id, usage, bytes, first: None, summaries, listed, unread };
         left.take_from_copies()?;
         left.find_summaries();
         Ok(Some(left))
@@ -164,7 +195,7 @@ impl<'a> Left<'a> {
         for copy in 0.. {
             let bytes = self.volume.read_copy(copy, Purpose::Cleaner, start, length);
             let Some(bytes) = bytes else { break };
-            let Ok(bytes) = bytes else { continue };
+            let bytes = bytes.unwrap_or_else(|_| self.copy_by_pages(copy));
             for (index, page) in (0..).zip(bytes.as_chunks::<PAGE_BYTES>().0) {
                 if self.summary_in(page, index * step).is_some() {
                     found.entry(index).or_insert(*page);
@@ -177,8 +208,23 @@ impl<'a> Left<'a> {
             let pieces = vec![SharedBytes::from(AlignedBuffer::copy_of(&page))];
             let place = start.advance(index * step);
             self.volume.submit_write(Purpose::Data, place, pieces).wait()?;
+            self.unread.remove(&(index * step));
         }
         Ok(())
+    }
+
+    /// Returns what one copy gives of the segment; zeros for the rest.
+    fn copy_by_pages(&self, copy: usize) -> AlignedBuffer {
+        let (start, step) = (self.start(), self.geometry().page_fragments());
+        let mut bytes = AlignedBuffer::zeroed(self.bytes.len());
+        for (index, page) in (0..).zip(bytes.as_chunks_mut::<PAGE_BYTES>().0) {
+            let place = start.advance(index * step);
+            let found = self.volume.read_copy(copy, Purpose::Cleaner, place, PAGE_BYTES);
+            if let Some(Ok(found)) = found {
+                page.copy_from_slice(&found);
+            }
+        }
+        bytes
     }
 
     fn find_summaries(&mut self) {
@@ -217,7 +263,7 @@ impl<'a> Left<'a> {
 
     /// Writes one summary page where nothing is that anybody needs.
     fn list(&mut self, entries: &[SummaryEntry], lsn: Lsn) -> Result<u64, DeviceError> {
-        let Some(offset) = self.room(entries)? else {
+        let Some(offset) = self.room(entries) else {
             // A bug, or malice. The blocks can be read; their segment stays.
             let SegmentId { group, segment } = self.id;
             tracing::warn!(group, segment, "no room for a summary of inline log data");
@@ -248,7 +294,7 @@ impl<'a> Left<'a> {
 
     /// Returns the offset of a page behind the last of `entries`, or of any other, that holds
     /// neither a summary nor what is in use.
-    fn room(&self, entries: &[SummaryEntry]) -> Result<Option<u32>, DeviceError> {
+    fn room(&self, entries: &[SummaryEntry]) -> Option<u32> {
         let step = self.geometry().page_fragments();
         let end = entries.last().map_or(0, |entry| entry.offset + entry.fragments);
         let first = end.next_multiple_of(step);
@@ -257,22 +303,23 @@ impl<'a> Left<'a> {
         let start = self.first.unwrap_or(0);
         let before = (start..first.min(whole)).step_by(index_wide(u64::from(step))).rev();
         for offset in behind.chain(before) {
-            if !self.summaries.contains_key(&offset) && !self.is_used(offset, step)? {
-                return Ok(Some(offset));
+            let is_known = !self.unread.contains(&offset);
+            if is_known && !self.summaries.contains_key(&offset) && !self.is_used(offset, step) {
+                return Some(offset);
             }
         }
-        Ok(None)
+        None
     }
 
     /// Whether one of `count` fragments at `offset` is in use, as far as can be told.
-    fn is_used(&self, offset: u32, count: u32) -> Result<bool, DeviceError> {
+    fn is_used(&self, offset: u32, count: u32) -> bool {
         let fragment = self.id.segment * self.geometry().segment_fragments + offset;
         let place = self.geometry().free_map_place(self.id.group, fragment / BITS_PER_PAGE);
-        let map = home_page(self.volume, self.superblock, place, PageKind::FreeMap)?;
-        let Some(map) = map else { return Ok(true) };
+        let map = home_page(self.volume, self.superblock, place, PageKind::FreeMap);
+        let Some(map) = map else { return true };
         // A page of fragments never lies across two pages of the map: their bits are even.
         let first = fragment % BITS_PER_PAGE;
-        Ok((first..first + count).any(|bit| bitmap::is_set(&map, bit)))
+        (first..first + count).any(|bit| bitmap::is_set(&map, bit))
     }
 }
 

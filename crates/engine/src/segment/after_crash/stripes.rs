@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use format::ids::{Lsn, Place};
+use format::ids::Lsn;
 use format::page::PAGE_BYTES;
 use format::pointer::BlockPointer;
 use format::summary::{Summary, SummaryEntry, SummaryKind};
@@ -22,7 +22,7 @@ use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes};
 use storage::volume::Volume;
 
-use super::{Left, usage_of};
+use super::{Left, offsets_of, read_segment, usage_of};
 use crate::alloc::SegmentId;
 use crate::convert::index_wide;
 use crate::journal::KeptLogData;
@@ -41,14 +41,16 @@ pub(super) fn write_home(
         (geometry.stripe_fragments(), geometry.segment_place(id.group, id.segment));
     let Some((&lowest, _)) = kept.first_key_value() else { return Ok(0) };
     let first = lowest / stripe * stripe;
-    let (found, unread) = read_segment(volume, start)?;
+    let (found, unread) = read_segment(volume, start);
     let mut bytes = AlignedBuffer::clone(&found);
     put(volume, &mut bytes, kept);
     let mut count = 0;
-    if let Some(usage) = usage_of(volume, superblock, id)? {
+    if let Some(usage) = usage_of(volume, superblock, id) {
         let (summaries, listed) = (BTreeMap::new(), BTreeSet::new());
         let first = Some(first);
-        let mut left = Left { volume, superblock, id, usage, bytes, first, summaries, listed };
+        let unread = offsets_of(geometry, &unread);
+        let mut left =
+            Left { volume, superblock, id, usage, bytes, first, summaries, listed, unread };
         left.find_summaries();
         left.heal_listed(kept)?;
         count = left.list_all(kept, lsn)?;
@@ -82,31 +84,6 @@ fn put(volume: &Volume, bytes: &mut AlignedBuffer, kept: &BTreeMap<u32, &KeptLog
         let from = index_wide(u64::from(*offset) << shift);
         bytes[from..from + block.bytes.len()].copy_from_slice(block.bytes);
     }
-}
-
-/// Reads a segment; returns also where pages begin that no copy and no row gives. They read as
-/// zeros, and who needs one is told when its block does not verify.
-fn read_segment(
-    volume: &Volume,
-    start: Place,
-) -> Result<(AlignedBuffer, BTreeSet<usize>), DeviceError> {
-    let geometry = volume.geometry();
-    let length = index_wide(geometry.segment_bytes());
-    if let Ok(bytes) = volume.read(Purpose::Cleaner, start, length) {
-        return Ok((bytes, BTreeSet::new()));
-    }
-    let (mut bytes, mut unread) = (AlignedBuffer::zeroed(length), BTreeSet::new());
-    for (number, page) in (0..).zip(bytes.as_chunks_mut::<PAGE_BYTES>().0) {
-        let place = start.advance(number * geometry.page_fragments());
-        match volume.read(Purpose::Cleaner, place, PAGE_BYTES) {
-            Ok(found) => page.copy_from_slice(&found),
-            Err(error) => {
-                tracing::warn!(%error, "no member gives a page of a segment");
-                unread.insert(index_wide(u64::from(number)) * PAGE_BYTES);
-            }
-        }
-    }
-    Ok((bytes, unread))
 }
 
 impl Left<'_> {
