@@ -21,6 +21,9 @@ use self::suites::{Finding, Suite, Suites};
 const FAST: &[&str] =
     &["engine", "orders", "members", "posix", "fault", "full", "filesets", "crash"];
 
+/// Runs of a test that does not find its bug, before it counts as missed.
+const TRIES: usize = 3;
+
 fn row(name: &str, what: &str, finding: Option<&Finding>) -> String {
     let mut row = format!("{name},\"{what}\",");
     match finding {
@@ -40,7 +43,8 @@ fn what_found_a_bug_finds_it_again() {
     let mut missed = Vec::new();
     for (bug, suite, test) in FOUND.iter().filter(|(_, suite, _)| FAST.contains(suite)) {
         let suite = Suite::named(suite);
-        if suites.run(&suite, Some(test), bug).is_none() {
+        // Some tests let threads meet by chance.
+        if (0..TRIES).all(|_| suites.run(&suite, Some(test), bug).is_none()) {
             missed.push(format!("{bug} is not found by {test}"));
         }
     }

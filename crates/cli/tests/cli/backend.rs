@@ -41,7 +41,7 @@ impl OpenPool for FakePool {
         _: Option<&FilesetName>,
         _: Option<&NamePart>,
     ) -> Result<FilesetUuid, BackendError> {
-        Ok(FilesetUuid(0))
+        Ok(self.file_system().main_fileset())
     }
 
     fn release_fileset(&self, _: FilesetUuid) {}
