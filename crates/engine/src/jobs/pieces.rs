@@ -10,7 +10,7 @@ use format::pointer::BlockPointer;
 use format::summary::{Summary, SummaryEntry, SummaryKind};
 
 use runtime::planted::{self, Planted};
-use storage::device::{AlignedBuffer, Purpose, Redundancy};
+use storage::device::Redundancy;
 
 use crate::alloc::{Pin, SegmentId};
 use crate::convert::{index_wide, wide};
@@ -96,24 +96,6 @@ pub(super) fn is_block(entry: &SummaryEntry, place: Place, bytes: &[u8]) -> bool
 pub(super) fn summary_of(core: &Core, bytes: &[u8], place: Place) -> Option<Summary> {
     let page = bytes.first_chunk()?;
     Summary::decode(page, core.segments.pool_id(), core.segments.secret(), place)
-}
-
-/// Reads a segment as it is given; zeros where a page is by nobody.
-pub(super) fn as_given(core: &Core, id: SegmentId) -> AlignedBuffer {
-    let (geometry, volume) = (core.store.geometry(), &core.store.volume);
-    let start = geometry.segment_place(id.group, id.segment);
-    let length = index_wide(geometry.segment_bytes());
-    if let Ok(bytes) = volume.read(Purpose::Cleaner, start, length) {
-        return bytes;
-    }
-    let mut bytes = AlignedBuffer::zeroed(length);
-    for (number, page) in (0..).zip(bytes.as_chunks_mut::<PAGE_BYTES>().0) {
-        let place = start.advance(number * geometry.page_fragments());
-        if let Ok(found) = volume.read(Purpose::Cleaner, place, PAGE_BYTES) {
-            page.copy_from_slice(&found);
-        }
-    }
-    bytes
 }
 
 /// Returns the blocks that the summaries of a pinned segment list, by where they lie.

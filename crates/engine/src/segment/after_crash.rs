@@ -123,7 +123,7 @@ fn usage_of(volume: &Volume, superblock: &Superblock, id: SegmentId) -> Option<S
 
 /// Reads a segment; returns also where pages begin that no copy and no row gives. They read as
 /// zeros, and who needs one is told when its block does not verify.
-fn read_segment(volume: &Volume, start: Place) -> (AlignedBuffer, BTreeSet<usize>) {
+pub(crate) fn read_segment(volume: &Volume, start: Place) -> (AlignedBuffer, BTreeSet<usize>) {
     let geometry = volume.geometry();
     let length = index_wide(geometry.segment_bytes());
     if let Ok(bytes) = volume.read(Purpose::Cleaner, start, length) {

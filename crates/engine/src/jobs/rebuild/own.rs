@@ -29,7 +29,8 @@ use storage::volume::{Compared, ParityMended};
 
 use crate::alloc::{Pin, SegmentId};
 use crate::convert::{index_wide, wide};
-use crate::jobs::pieces::{Kept, Listed, as_given, blocks_of, listed_of, summary_of};
+use crate::jobs::pieces::{Kept, Listed, blocks_of, listed_of, summary_of};
+use crate::segment::read_segment;
 use crate::vnode::Core;
 
 /// See the module's header.
@@ -146,7 +147,11 @@ impl<'c> Own<'c> {
             let (kept, incarnation) = known.unzip();
             let incarnation = incarnation.unwrap_or_default();
             let blocks = match kept {
-                Some(Redundancy::Parity) => listed_of(core, id, incarnation, &as_given(core, id)),
+                Some(Redundancy::Parity) => {
+                    let start = core.store.geometry().segment_place(id.group, id.segment);
+                    let (bytes, _) = read_segment(&core.store.volume, start);
+                    listed_of(core, id, incarnation, &bytes)
+                }
                 Some(Redundancy::Copies) | None => Vec::new(),
             };
             let items = blocks.into_iter().map(|block| Item { block, lists: Vec::new() });

@@ -112,23 +112,12 @@ impl Scrub {
         let mut dead = BTreeSet::new();
         for block in blocks.iter().filter(|block| !block.is_in(&bytes)) {
             let at = block.range.start;
-            match core.who_has(&block.entry, block.place) {
-                Ok(None) => {
-                    if !self.revive(core, block)? {
-                        dead.insert(at);
-                    }
-                }
-                Ok(Some(who)) => {
-                    if !self.mend_block(core, block, who)? {
-                        lost.insert(at);
-                    }
-                }
-                Err(error) => {
-                    let who = format!("the block at {}: {error}", block.place);
-                    if !self.mend_block(core, block, who)? {
-                        lost.insert(at);
-                    }
-                }
+            let who = core
+                .who_has(&block.entry, block.place)
+                .unwrap_or_else(|error| Some(format!("the block at {}: {error}", block.place)));
+            let left = if who.is_some() { &mut lost } else { &mut dead };
+            if !self.mend_block(core, block, who)? {
+                left.insert(at);
             }
         }
         blocks.retain(|block| !dead.contains(&block.range.start));
@@ -165,35 +154,27 @@ impl Scrub {
         Ok(())
     }
 
-    /// Rebuilds a block that no map leads to. Returns whether it verifies now.
-    fn revive(&self, core: &Core, block: &Listed) -> FsResult<bool> {
-        let is_it = |bytes: &[u8]| block.is_it(bytes);
-        let healed =
-            core.store.volume.heal(Purpose::Cleaner, block.place, block.range.len(), &is_it);
-        match healed {
-            Ok(healed) if healed.bytes.is_some() => {
-                self.counts.count(Some(&healed), || format!("the block at {}", block.place));
-                Ok(true)
-            }
-            Ok(_) => Ok(false),
-            Err(_) => core.store.journal.check_alive().map(|()| false),
-        }
-    }
-
-    /// Rebuilds a block that does not verify. Returns whether it does now.
-    fn mend_block(&self, core: &Core, block: &Listed, who: String) -> FsResult<bool> {
+    /// Rebuilds a block that does not verify. Returns whether it does now. `who` is told of what is
+    /// lost; `None`: no map leads to it, so that nothing may be.
+    fn mend_block(&self, core: &Core, block: &Listed, who: Option<String>) -> FsResult<bool> {
         let length = block.range.len();
         let is_it = |bytes: &[u8]| block.is_it(bytes);
         let healed = core.store.volume.heal(Purpose::Cleaner, block.place, length, &is_it);
         match healed {
             Ok(healed) => {
-                self.counts.count(Some(&healed), || who);
-                Ok(healed.bytes.is_some())
+                let is_good = healed.bytes.is_some();
+                if is_good || who.is_some() {
+                    let named = || who.unwrap_or_else(|| format!("the block at {}", block.place));
+                    self.counts.count(Some(&healed), named);
+                }
+                Ok(is_good)
             }
             Err(error) => {
                 core.store.journal.check_alive()?;
-                tracing::warn!(%error, "a block cannot be rebuilt");
-                self.counts.lose(who);
+                if let Some(who) = who {
+                    tracing::warn!(%error, "a block cannot be rebuilt");
+                    self.counts.lose(who);
+                }
                 Ok(false)
             }
         }

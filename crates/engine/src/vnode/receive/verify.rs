@@ -83,9 +83,8 @@ impl Named {
             true => [0; 3],
             false => [self.generation, u64::from(self.kind.code()), self.parent.0],
         };
-        let words = [self.number.0, which[0], which[1], which[2]];
-        let bytes: Vec<u8> = words.iter().chain([&salt]).flat_map(|it| it.to_le_bytes()).collect();
-        siphash24(key, &bytes)
+        let words = [self.number.0, which[0], which[1], which[2], salt];
+        siphash24(key, words.map(u64::to_le_bytes).as_flattened())
     }
 }
 
