@@ -297,6 +297,11 @@ pub(crate) const FOUND: &[Row] = &[
     ),
     ("ScrubTrustsBadRow", "members", "raid5_scrub::parity_is_never_made_to_match_what_is_bad"),
     (
+        "OldSummaryTrusted",
+        "members",
+        "scrub::blocks_that_moved_are_not_taken_for_those_that_lay_there",
+    ),
+    (
         "TurnForgotten",
         "members",
         "round_robin::each_file_lies_on_one_member_and_files_take_them_in_turn",

@@ -148,6 +148,7 @@ bugs! {
     RecoveryTrustsJoining: "Recovery leaves stripes that a joining member may have otherwise.",
     PinForgotten: "A segment that is being made anew is given to others when it is empty (G6).",
     ScrubTrustsBadRow: "A scrub makes parity match a row with a block that does not verify.",
+    OldSummaryTrusted: "A scrub believes what summaries of an earlier life of a segment list.",
     TurnForgotten: "Blocks of a file go to whichever member of a round-robin has room (GR4).",
     PlacementNotInherited: "What is made in a directory does not take its placement (PC1).",
     FilesetPlacementForgotten: "A new fileset does not have the placement asked for (NR1).",

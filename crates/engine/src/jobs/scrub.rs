@@ -6,12 +6,13 @@
 //!
 //! 1. In a metadata segment, and in the group table: the page that verifies at this place, and is
 //!    the one that went home last.
-//! 2. In a data segment: the newest block that the summaries list there, by its checksum; and a
-//!    summary itself, by its own.
+//! 2. In a data segment: the block that the summaries of its incarnation list there, by its
+//!    checksum; and a summary itself, by its own. Summaries of an earlier life of the segment lie
+//!    where nothing was written since, and births do not tell them apart: who moves keeps his.
 //! 3. Nothing in use, as what a crash has left: it stays.
 //!
-//! The kind of a segment is that of the usage page at home. It may be behind what memory knows, but
-//! for a segment that was free: that is left to the next scrub.
+//! The kind of a segment and its incarnation are those that the allocator has. It is pinned
+//! meanwhile: its usage page at home may be of its life before.
 //!
 //! In stripes segments in use alone are looked at: `stripes` says how.
 //!
@@ -21,21 +22,19 @@
 mod stripes;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::geometry::Geometry;
-use format::group::{SegmentKind, SegmentUsage, USAGES_PER_PAGE};
-use format::ids::Place;
-use format::page::{PAGE_BYTES, PageHeader};
-use format::summary::{SummaryEntry, SummaryKind};
-use storage::device::{DeviceError, Purpose};
+use format::ids::{Epoch, Place};
+use format::page::PAGE_BYTES;
+use storage::device::{DeviceError, Purpose, Redundancy};
 use storage::volume::{Healed, Volume};
 
-use super::pieces::{Kept, LOST_NAMED_MAX, PASSED_OVER_MAX, is_block, summary_of};
+use super::pieces::{Kept, LOST_NAMED_MAX, Listed, PASSED_OVER_MAX, listed_in, summary_of};
 use super::{Budget, Job, JobProgress, Step};
-use crate::alloc::SegmentId;
-use crate::buffer::page_of;
+use crate::alloc::{Pin, SegmentId};
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
@@ -175,20 +174,22 @@ impl Job for Scrub {
     }
 }
 
-/// What the summaries of a segment say, of all copies.
-#[derive(Debug, Default)]
-struct Listed {
-    entries: Vec<SummaryEntry>,
+/// A segment of which a page is not the same on all members.
+struct Segment<'c> {
+    /// Keeps it what it is.
+    pin: Pin<'c>,
+    /// What the summaries of its incarnation list, of all copies, if it is one for data.
+    blocks: Vec<Listed>,
 }
 
-impl Listed {
-    /// Returns the newest block that covers the fragment at `offset` of the segment.
-    fn newest_at(&self, offset: u32) -> Option<&SummaryEntry> {
-        let covers = |entry: &&SummaryEntry| {
-            let end = entry.offset.saturating_add(entry.fragments);
-            entry.kind == SummaryKind::Block && (entry.offset..end).contains(&offset)
+impl Segment<'_> {
+    /// Returns the block that covers the fragment at `place`.
+    fn block_at(&self, place: Place) -> Option<&Listed> {
+        let covers = |block: &&Listed| {
+            let end = block.place.advance(block.entry.fragments);
+            (block.place.fragment()..end.fragment()).contains(&place.fragment())
         };
-        self.entries.iter().filter(covers).max_by_key(|entry| entry.birth)
+        self.blocks.iter().filter(covers).max_by_key(|block| block.entry.birth)
     }
 }
 
@@ -211,11 +212,11 @@ impl Scrub {
     }
 
     /// Repairs the page at `offset`, which is not the same on all members.
-    fn mend(
+    fn mend<'c>(
         &self,
-        core: &Core,
+        core: &'c Core,
         offset: u64,
-        segments: &mut BTreeMap<SegmentId, Listed>,
+        segments: &mut BTreeMap<SegmentId, Option<Segment<'c>>>,
     ) -> FsResult<()> {
         self.counts.differing.fetch_add(1, Ordering::Relaxed);
         let geometry = core.store.geometry();
@@ -223,45 +224,54 @@ impl Scrub {
             self.counts.unused.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         };
-        let is_in_group = offset >= geometry.groups_offset;
-        let kind = match is_in_group {
-            true => usage_at_home(core, place).map(|usage| usage.kind),
-            false => Some(SegmentKind::Metadata),
+        if offset < geometry.groups_offset {
+            let healed = core.store.cache.mend(place);
+            self.counts.count(healed.as_ref(), || format!("what lies at {place}"));
+            return Ok(());
+        }
+        let id = SegmentId { group: place.group(), segment: geometry.segment_of(place) };
+        let segment = match segments.entry(id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => match look_at(core, id) {
+                Ok(segment) => new.insert(segment),
+                Err(error) => {
+                    self.counts.lose(format!("what lies at {place}: {error}"));
+                    return Ok(());
+                }
+            },
         };
-        let healed = match kind {
-            Some(SegmentKind::Metadata) => core.store.cache.mend(place),
-            Some(SegmentKind::Data) => self.mend_data(core, place, segments)?,
-            Some(_) | None => None,
+        let healed = match segment {
+            Some(segment) if segment.pin.kept == Redundancy::Copies => core.store.cache.mend(place),
+            Some(segment) => mend_data(core, place, segment)?,
+            None => None,
         };
         self.counts.count(healed.as_ref(), || format!("what lies at {place}"));
         Ok(())
     }
+}
 
-    fn mend_data(
-        &self,
-        core: &Core,
-        place: Place,
-        segments: &mut BTreeMap<SegmentId, Listed>,
-    ) -> FsResult<Option<Healed>> {
-        let (geometry, volume) = (core.store.geometry(), &core.store.volume);
-        let id = SegmentId { group: place.group(), segment: geometry.segment_of(place) };
-        let start = geometry.segment_place(id.group, id.segment);
-        let listed = segments.entry(id).or_insert_with(|| read_listed(core, start));
-        let heal = |place, length, is_it: &dyn Fn(&[u8]) -> bool| {
-            let healed = volume.heal(Purpose::Cleaner, place, length, is_it);
-            healed.map(Some).map_err(|error| core.store.journal.fail(&error))
-        };
-        let Some(entry) = listed.newest_at(place.fragment() - start.fragment()) else {
-            let is_summary = |bytes: &[u8]| summary_of(core, bytes, place).is_some();
-            if has_copy(volume, place, &is_summary) {
-                return heal(place, PAGE_BYTES, &is_summary);
-            }
-            return Ok(None);
-        };
-        let block = start.advance(entry.offset);
-        let is_it = |bytes: &[u8]| is_block(entry, block, bytes);
-        heal(block, core.stored_bytes(entry.fragments), &is_it)
-    }
+/// Repairs the page at `place` of a data segment.
+fn mend_data(core: &Core, place: Place, segment: &Segment<'_>) -> FsResult<Option<Healed>> {
+    let volume = &core.store.volume;
+    let heal = |place, length, is_it: &dyn Fn(&[u8]) -> bool| {
+        let healed = volume.heal(Purpose::Cleaner, place, length, is_it);
+        healed.map(Some).map_err(|error| core.store.journal.fail(&error))
+    };
+    let Some(block) = segment.block_at(place) else {
+        let incarnation = segment.pin.incarnation;
+        let is_summary = |bytes: &[u8]| is_summary_of(core, bytes, place, incarnation);
+        if has_copy(volume, place, &is_summary) {
+            return heal(place, PAGE_BYTES, &is_summary);
+        }
+        return Ok(None);
+    };
+    heal(block.place, block.range.len(), &|bytes: &[u8]| block.is_it(bytes))
+}
+
+/// Whether `bytes`, from `place`, are a summary of this incarnation of its segment.
+fn is_summary_of(core: &Core, bytes: &[u8], place: Place, incarnation: Epoch) -> bool {
+    let summary = summary_of(core, bytes, place);
+    summary.is_some_and(|summary| summary.incarnation == incarnation)
 }
 
 /// Whether one of the copies is what `is_it` looks for.
@@ -270,35 +280,18 @@ fn has_copy(volume: &Volume, place: Place, is_it: &dyn Fn(&[u8]) -> bool) -> boo
     (0..).map_while(read).any(|copy| copy.is_ok_and(|bytes| is_it(&bytes)))
 }
 
-/// Reads what the summaries of a segment list, on any of the members.
-fn read_listed(core: &Core, start: Place) -> Listed {
-    let (geometry, volume) = (core.store.geometry(), &core.store.volume);
-    let length = index_wide(geometry.segment_bytes());
-    let mut listed = Listed::default();
-    let read = |copy| volume.read_copy(copy, Purpose::Cleaner, start, length);
-    for bytes in (0..).map_while(read).filter_map(Result::ok) {
-        for (index, page) in (0..).zip(bytes.as_chunks::<PAGE_BYTES>().0) {
-            let place = start.advance(index * geometry.page_fragments());
-            let entries = summary_of(core, page, place).map(|summary| summary.entries);
-            listed.entries.extend(entries.into_iter().flatten());
+/// Returns what is to be known of a segment; `None`: nothing in it is in use.
+fn look_at(core: &Core, id: SegmentId) -> FsResult<Option<Segment<'_>>> {
+    let Some(pin) = core.store.alloc.pin(id)? else { return Ok(None) };
+    let mut blocks = Vec::new();
+    if pin.kept == Redundancy::Parity {
+        let (geometry, volume) = (core.store.geometry(), &core.store.volume);
+        let start = geometry.segment_place(id.group, id.segment);
+        let length = index_wide(geometry.segment_bytes());
+        let read = |copy| volume.read_copy(copy, Purpose::Cleaner, start, length);
+        for bytes in (0..).map_while(read).filter_map(Result::ok) {
+            blocks.extend(listed_in(core, &pin, &bytes));
         }
     }
-    listed
-}
-
-/// Returns the usage of the segment at `place` as its usage page at home says; `None`: there is no
-/// group, or the page can't be used.
-pub(super) fn usage_at_home(core: &Core, place: Place) -> Option<SegmentUsage> {
-    let geometry = core.store.geometry();
-    let segment = geometry.segment_of(place);
-    let at = geometry.usage_place(place.group(), segment / USAGES_PER_PAGE);
-    let is_it = |bytes: &[u8]| {
-        let header =
-            bytes.first_chunk().map(|page| PageHeader::decode(page, core.segments.pool_id(), at));
-        header.is_some_and(|header| header.is_ok())
-    };
-    let read = |copy| core.store.volume.read_copy(copy, Purpose::Home, at, PAGE_BYTES);
-    let copies = (0..).map_while(read).filter_map(Result::ok);
-    let page = copies.into_iter().find(|bytes| is_it(bytes))?;
-    SegmentUsage::of(page_of(&page), segment)
+    Ok(Some(Segment { pin, blocks }))
 }

@@ -21,11 +21,11 @@ use runtime::planted::{self, Planted};
 use storage::device::{Purpose, Redundancy};
 use storage::volume::{Compared, ParityMended};
 
-use super::{Scrub, has_copy};
+use super::{Scrub, has_copy, is_summary_of};
 use crate::alloc::Pin;
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
-use crate::jobs::pieces::{Listed, listed_in, summary_of};
+use crate::jobs::pieces::{Listed, listed_in};
 use crate::vnode::Core;
 
 /// A segment under parity while it is looked at.
@@ -107,7 +107,7 @@ impl Scrub {
         let geometry = core.store.geometry();
         let start = geometry.segment_place(pin.id.group, pin.id.segment);
         let first = geometry.device_offset(start, 1).unwrap_or(0);
-        self.mend_summaries(core, &differing, first, &mut bytes)?;
+        self.mend_summaries(core, (pin, first), &differing, &mut bytes)?;
         let (mut blocks, mut lost) = (listed_in(core, pin, &bytes), BTreeSet::new());
         let mut dead = BTreeSet::new();
         for block in blocks.iter().filter(|block| !block.is_in(&bytes)) {
@@ -132,15 +132,15 @@ impl Scrub {
     fn mend_summaries(
         &self,
         core: &Core,
+        (pin, first): (&Pin<'_>, u64),
         differing: &[u64],
-        first: u64,
         bytes: &mut [u8],
     ) -> FsResult<()> {
         for &offset in differing {
             let Some(place) = core.store.geometry().place_at(offset) else { continue };
             let at = index_wide(offset - first);
             let Some(page) = bytes.get_mut(at..at + PAGE_BYTES) else { continue };
-            let is_summary = |bytes: &[u8]| summary_of(core, bytes, place).is_some();
+            let is_summary = |bytes: &[u8]| is_summary_of(core, bytes, place, pin.incarnation);
             if is_summary(page) || !has_copy(&core.store.volume, place, &is_summary) {
                 continue;
             }
