@@ -7,7 +7,7 @@ use engine::{OpenOptions, Pool};
 use format::members::MemberState;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
-use storage::device::sim::{Fault, FaultPlan, Image};
+use storage::device::sim::{Fault, FaultPlan, Image, SimDevice, SimOptions};
 use storage::device::{
     AlignedBuffer, Device, Purpose, Redundancy, RequestKind, SharedBytes, SharedDevice,
 };
@@ -242,4 +242,57 @@ fn a_piece_waits_for_the_write_that_is_at_it() {
     write.wait().expect("nothing fails");
     walk(&mut at);
     assert!(volume.joining().is_none(), "it goes on: {at}");
+}
+
+/// Goal: where labels cannot be written the pool stops, for memory knows of a member what they do
+/// not (MS3, T5). Method: each write to the only member that has all fails once.
+#[test]
+fn a_label_that_cannot_be_written_during_a_copy_stops_the_pool() {
+    let (mut ended, mut stopped) = (0, 0);
+    for nth in 0..40 {
+        let devices = filled();
+        let pool = open(&devices[..2]).expect("it was closed");
+        begin(&pool, &devices);
+        let faults = vec![Fault::Fail { kind: RequestKind::Write, nth, persists: false }];
+        devices[0].arm(FaultPlan { faults });
+        let failure = |pool: &Pool| pool.jobs().into_iter().find_map(|job| job.failure);
+        let is_whole = |pool: &Pool| states(pool)[1] == MemberState::Online;
+        let goes_on = |_: &u32| !is_whole(&pool) && failure(&pool).is_none();
+        let _ = (0..200).take_while(goes_on).try_for_each(|_| pool.tick());
+        devices[0].arm(FaultPlan::default());
+        match is_whole(&pool) {
+            true => ended += 1,
+            false => {
+                let error = put(&pool, "f0", b"new");
+                assert!(error.is_err(), "write {nth}: it goes on, and {:?}", failure(&pool));
+                stopped += 1;
+            }
+        }
+    }
+    assert!(ended > 0 && stopped > 3, "{ended} ended, {stopped} stopped");
+}
+
+/// Goal: what a commit waits for is as the members are now: a device that joins and has no
+/// write-through is flushed.
+#[test]
+fn a_device_without_write_through_is_flushed_by_each_commit() {
+    let devices = filled();
+    let options = SimOptions {
+        name: "/sim/slow".to_owned(),
+        has_write_through: false,
+        ..SimOptions::default()
+    };
+    let slow = SimDevice::open(Image::blank(POOL_BYTES), options);
+    let pool = open(&devices[..2]).expect("it was closed");
+    put(&pool, "new", b"before").expect("there is room");
+    assert!(devices[0].counts().write_throughs() > 0);
+    let new: SharedDevice = Arc::<SimDevice>::clone(&slow);
+    pool.replace_member(1, new, [77; 16]).expect("the first has all");
+    finish(&pool);
+    let before = devices[0].counts().write_throughs();
+    put(&pool, "new", b"behind").expect("there is room");
+    assert_eq!(devices[0].counts().write_throughs(), before, "each waits for a flush of both");
+    let alone = devices_of(vec![slow.durable_image()]);
+    let pool = open(&alone).expect("it has all");
+    assert_eq!(get(&pool, "new").as_deref(), Some(&b"behind"[..]));
 }

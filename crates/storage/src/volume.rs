@@ -388,7 +388,15 @@ impl Volume {
     /// Whether [`Operation::WriteThrough`] may be asked for.
     #[must_use]
     pub fn has_write_through(&self) -> bool {
-        self.device().info().has_write_through
+        // One that has joined since the open may have none.
+        let all_have = |members: &Arc<MemberSet>| {
+            let has = |slot: &Slot| {
+                let device = slot.device.as_ref().filter(|_| !slot.is_away());
+                device.is_none_or(|device| device.info().has_write_through)
+            };
+            members.view().iter().all(has)
+        };
+        self.device().info().has_write_through && self.members().is_none_or(all_have)
     }
 
     /// Refuses a pool that is known to take no writes, before the first is tried.

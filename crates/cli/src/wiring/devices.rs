@@ -44,7 +44,9 @@ pub(super) fn spares_of(status: &PoolStatus) -> Vec<DeviceFacts> {
         size_bytes: spare.size_bytes,
         ..DeviceFacts::default()
     };
-    let behind = u64::try_from(status.members.len()).unwrap_or(0);
+    // Slots of members that have gone are empty.
+    let slots = status.members.iter().map(|member| member.slot + 1);
+    let behind = u64::try_from(slots.max().unwrap_or(0)).unwrap_or(0);
     (behind..).zip(&status.spares).map(facts).collect()
 }
 
@@ -206,7 +208,7 @@ fn online(served: &Served, name: &str) -> Result<(), BackendError> {
         return Ok(());
     }
     // What was opened before has failed, and is locked: it is opened anew.
-    for (slot, _) in served.pool.members().iter().enumerate() {
+    for slot in served.pool.members().iter().map(|member| member.slot) {
         if let Some(name) = served.pool.let_go_of_member(slot).map_err(|error| words(&error))? {
             served.watch_no_more(Path::new(&name));
         }

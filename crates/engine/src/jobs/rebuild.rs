@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use storage::device::Redundancy;
+use storage::device::{DeviceError, Redundancy};
 use storage::volume::{Remade, Stay, ToRemake};
 
 use self::own::{Own, save_maps};
@@ -271,15 +271,16 @@ impl Job for Rebuild {
         let Some(stay) = self.stay.as_ref().filter(|_| self.is_joining(core)) else {
             return Ok(Step::Done);
         };
-        let io = |error: storage::device::DeviceError| FsError::Io { cause: error.to_string() };
+        // MS3: what memory and the labels say of the members may differ now.
+        let fail = |error: DeviceError| core.store.journal.fail(&error);
         let from = self.done_bytes.load(Ordering::Relaxed);
         let (to, is_end) = self.walk(core, from, budget)?;
         self.done_bytes.store(to, Ordering::Relaxed);
         if is_end {
-            volume.end_join(self.slot, stay).map_err(io)?;
+            volume.end_join(self.slot, stay).map_err(fail)?;
             return Ok(Step::Done);
         }
-        volume.note_walked((self.slot, stay), from, to).map_err(io)?;
+        volume.note_walked((self.slot, stay), from, to).map_err(fail)?;
         match self.is_joining(core) {
             false => Ok(Step::Done),
             true if to == from => Ok(Step::Wait),

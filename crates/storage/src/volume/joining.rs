@@ -95,6 +95,9 @@ pub enum ReplaceError {
         /// Of the pool.
         most_bytes: u32,
     },
+    /// Choose again.
+    #[error("the device is a spare of the pool no longer")]
+    NoSpare,
     /// What a member said: the pool must stop writing.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -123,12 +126,36 @@ impl Volume {
         device: SharedDevice,
         id: [u8; 16],
     ) -> Result<(), ReplaceError> {
+        self.replace_with(slot, device, id, false)
+    }
+
+    /// The same with the spare called `id`, if the labels list it still: whoever took it off the
+    /// list may give it to another pool at once.
+    pub(super) fn replace_with_spare(
+        &self,
+        slot: usize,
+        device: SharedDevice,
+        id: [u8; 16],
+    ) -> Result<(), ReplaceError> {
+        self.replace_with(slot, device, id, true)
+    }
+
+    fn replace_with(
+        &self,
+        slot: usize,
+        device: SharedDevice,
+        id: [u8; 16],
+        is_spare: bool,
+    ) -> Result<(), ReplaceError> {
         let members = self.members().ok_or(ReplaceError::NotSeveral)?;
         let (name, found_bytes) = (device.info().name.clone(), device.info().size_bytes);
         let mut refusal = None;
         // CRASH: its label is the last to be written (see `change_last`).
         members.change_last(Some(slot), |slots, label| {
             refusal = self.cannot_replace(slots, label, slot, &device).err();
+            if is_spare && !label.spares.iter().any(|spare| spare.id == id) {
+                refusal = Some(ReplaceError::NoSpare);
+            }
             let (Some(at), Some(member)) = (slots.get_mut(slot), label.members.get_mut(slot))
             else {
                 return Change::Nothing;

@@ -263,7 +263,7 @@ impl Volume {
         let Some((id, device)) = chosen.and_then(|at| there.get(at)) else { return Ok(None) };
         let name = device.info().name.clone();
         // HS2.
-        match self.begin_replace(slot, Arc::clone(device), *id) {
+        match self.replace_with_spare(slot, Arc::clone(device), *id) {
             Ok(()) => {
                 if let Some(members) = self.members() {
                     members.spares.remove(*id);
