@@ -138,6 +138,49 @@ fn a_client_that_takes_no_answers_costs_little() {
     assert_eq!(good.read(&file, 0, 9), Ok((vec![7; 9], false)));
 }
 
+/// Goal: small questions with long answers that come together cost no more than what a batch may:
+/// the bounds are asked while they are answered, not behind. Who may use nothing is told of no
+/// mount. Method: EXPORT of exports with long names, by one who reads nothing.
+#[test]
+fn long_answers_to_small_questions_are_bounded() {
+    const MOUNT: (u32, u32) = (100_005, 3);
+    const ASKED: usize = 64;
+    let names = (0..1000).map(|number| format!("/{}{number}:insecure", "x".repeat(900)));
+    let names: Vec<String> = names.collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let served = Served::new(service_of(&open_pool(&new_device(), 1), &names));
+    let mut deaf = served.client();
+    let mut asked = Vec::new();
+    for _ in 0..ASKED {
+        let record = deaf.record(MOUNT, 5, &Words::default());
+        let mark = 1_u32 << 31 | u32::try_from(record.len()).expect("it is short");
+        asked.extend([&mark.to_be_bytes()[..], &record].concat());
+    }
+    deaf.wire.0.write_all(&asked).expect("the server reads");
+    for _ in 0..200 {
+        assert!(served.server.held_bytes() < 16 << 20, "{}", served.server.held_bytes());
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    // Who reads is answered all the same.
+    for _ in 0..ASKED {
+        assert!(deaf.wire.receive().len() > 900 * 1000);
+    }
+}
+
+/// Goal: whoever may use an export is told who has mounted what, and a stranger is not.
+#[test]
+fn strangers_are_told_of_no_mounts() {
+    const MOUNT: (u32, u32) = (100_005, 3);
+    let service = service_of(&open_pool(&new_device(), 1), &["/:to=10.0.0.0/8"]);
+    let client = |address: [u8; 4]| Client::new(Direct::new(&service, (address, 900).into()));
+    let mut known = client([10, 0, 0, 1]);
+    known.mount("//").expect("it may");
+    let mut told = known.call(MOUNT, 2, Words::default()).expect("it is answered");
+    assert_eq!((told.u32(), told.opaque(), told.opaque()), (1, b"10.0.0.1".into(), b"/".into()));
+    let mut told = client([11, 0, 0, 1]).call(MOUNT, 2, Words::default()).expect("it is answered");
+    assert!(told.u32() == 0 && told.is_at_end());
+}
+
 /// Goal: connections that say nothing, or begin a record and do not end it, keep nobody from being
 /// served, and cost what they have sent.
 #[test]

@@ -4,7 +4,9 @@
 //! - NC1: One thread at a time reads from a connection, and one at a time writes to it.
 //! - NC2: Nothing is read while the client does not take its answers, while
 //!   [`REQUESTS_IN_FLIGHT_MAX`] of its requests are not answered, or while all connections together
-//!   hold [`HELD_BYTES_MAX`]. So a client that only asks fills the socket, and not our memory.
+//!   hold [`HELD_BYTES_MAX`]. So a client that only asks fills the socket, and not our memory. The
+//!   bound of all is asked when a socket is armed and again when its event comes: past it is no
+//!   more than what each thread had begun, a read of 2 MiB and the answers of one batch.
 //! - NC3: A connection that does not take a whole answer in [`SEND_TIME_MAX`], or leaves a record
 //!   unfinished as long, is closed. A byte now and then is no progress.
 //! - NC4: While the bound of all connections is reached, what is held for those whose clients are
@@ -136,10 +138,19 @@ struct State {
     asked_at: Option<Instant>,
 }
 
+/// What one who reads has taken of a connection's input. Bytes that he neither begins to serve nor
+/// puts back are given back when this is dropped, also by a panic.
+pub(super) struct Taken<'c> {
+    connection: &'c Connection,
+    bytes: Vec<u8>,
+    /// How many of them are of requests that were begun: those are held no more.
+    begun: usize,
+}
+
 /// What a thread that may read from a connection finds there.
-pub(super) enum Input {
+pub(super) enum Input<'c> {
     /// Bytes that may hold records.
-    Bytes(Vec<u8>),
+    Bytes(Taken<'c>),
     /// Nothing to do.
     Nothing,
     /// The connection has ended.
@@ -177,7 +188,7 @@ impl Connection {
     }
 
     /// An event came: becomes the one who reads, and reads into `spare` or what was left.
-    pub(super) fn take_input(&self, spare: &mut Vec<u8>) -> Input {
+    pub(super) fn take_input(&self, spare: &mut Vec<u8>) -> Input<'_> {
         let mut state = self.state.lock();
         if state.is_closed {
             return Input::End;
@@ -194,49 +205,53 @@ impl Connection {
                 return Input::Nothing;
             }
         }
-        state.is_reading = true;
-        let mut input = std::mem::take(&mut state.input);
-        drop(state);
-        if input.capacity() == 0 {
-            input = std::mem::take(spare);
+        // NC2: it was armed perhaps when there was room.
+        if self.ground.is_full() {
+            state.is_parked = true;
+            return Input::Nothing;
         }
-        self.read_more(input)
+        state.is_reading = true;
+        let mut bytes = std::mem::take(&mut state.input);
+        drop(state);
+        if bytes.capacity() == 0 {
+            bytes = std::mem::take(spare);
+        }
+        self.read_more(Taken { connection: self, bytes, begun: 0 })
     }
 
-    fn read_more(&self, mut input: Vec<u8>) -> Input {
-        let had = input.len();
-        let wanted = match front_of(&input) {
+    fn read_more<'c>(&'c self, mut input: Taken<'c>) -> Input<'c> {
+        let bytes = &mut input.bytes;
+        let had = bytes.len();
+        let wanted = match front_of(bytes) {
             Front::Partial { wanted } => wanted.saturating_sub(had).clamp(READ_BYTES, 2 << 20),
             // What is there is to be served first.
             Front::Whole { .. } | Front::Fragments { .. } => return Input::Bytes(input),
-            Front::Garbage => return self.end_of_input(had),
+            Front::Garbage => return Input::End,
         };
         // A record grows as it comes: what a client announces costs nothing.
         let room = wanted.min(had.max(READ_BYTES));
-        input.resize(had + room, 0);
-        match (&self.socket).read(&mut input[had..]) {
-            Ok(0) => self.end_of_input(had),
+        bytes.resize(had + room, 0);
+        let read = (&self.socket).read(&mut bytes[had..]);
+        bytes.truncate(had + *read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(0) => Input::End,
             Ok(count) => {
-                input.truncate(had + count);
                 self.ground.held_bytes.fetch_add(count, Ordering::Relaxed);
                 Input::Bytes(input)
             }
-            Err(error) if is_transient(&error) => {
-                input.truncate(had);
-                Input::Bytes(input)
-            }
-            Err(_) => self.end_of_input(had),
+            Err(error) if is_transient(&error) => Input::Bytes(input),
+            Err(_) => Input::End,
         }
     }
 
-    fn end_of_input(&self, held: usize) -> Input {
-        self.drop_input(held);
-        Input::End
-    }
-
     /// Whoever reads puts back what it does not serve, and lets another read.
-    pub(super) fn put_back(&self, rest: Vec<u8>) {
+    fn put_back(&self, rest: Vec<u8>) {
         let mut state = self.state.lock();
+        if state.is_closed {
+            // It was closed while he read: nobody else knows of these bytes.
+            self.give_back(rest.len());
+            return;
+        }
         state.input_since = match (rest.is_empty(), state.input_since) {
             (true, _) => None,
             (false, since) => since.or_else(|| Some(Instant::now())),
@@ -249,9 +264,13 @@ impl Connection {
         self.flush();
     }
 
-    /// A request is taken out of what was read: `bytes` less are held.
-    pub(super) fn begin_request(&self, bytes: usize) {
+    fn give_back(&self, bytes: usize) {
         self.ground.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// A request is taken out of what was read: `bytes` less are held.
+    fn begin_request(&self, bytes: usize) {
+        self.give_back(bytes);
         self.counts[0].fetch_add(1, Ordering::Relaxed);
         self.counts[1].fetch_add(u64::try_from(bytes).unwrap_or(0), Ordering::Relaxed);
         let mut state = self.state.lock();
@@ -344,10 +363,9 @@ impl Connection {
         state.sent = gone;
         state.output_bytes = state.output_bytes.saturating_sub(freed);
         state.in_flight = state.in_flight.saturating_sub(whole);
-        self.ground.held_bytes.fetch_sub(freed, Ordering::Relaxed);
+        self.give_back(freed);
         if state.is_closed {
-            let left: usize = batch.iter().map(Vec::len).sum();
-            self.ground.held_bytes.fetch_sub(left, Ordering::Relaxed);
+            self.give_back(batch.iter().map(Vec::len).sum());
             return whole;
         }
         for reply in batch.into_iter().rev() {
@@ -397,18 +415,13 @@ impl Connection {
         self.close_locked(&mut self.state.lock());
     }
 
-    /// Gives back what bytes a reader still held.
-    pub(super) fn drop_input(&self, bytes: usize) {
-        self.ground.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
     fn close_locked(&self, state: &mut State) {
         if std::mem::replace(&mut state.is_closed, true) {
             return;
         }
         let queued: usize = state.output.drain(..).map(|reply| reply.len()).sum();
         let held = queued + std::mem::take(&mut state.input).len();
-        self.ground.held_bytes.fetch_sub(held, Ordering::Relaxed);
+        self.give_back(held);
         // Nobody is there to be told.
         let _ = epoll::delete(&self.ground.epoll, &self.socket);
         let _ = self.socket.shutdown(Shutdown::Both);
@@ -421,8 +434,41 @@ impl Connection {
         (self.counts.each_ref().map(|count| count.load(Ordering::Relaxed)), in_flight)
     }
 
+    /// Returns how many bytes of answers were given to be sent, since it began.
+    pub(super) fn answered_bytes(&self) -> u64 {
+        self.counts[2].load(Ordering::Relaxed)
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.state.lock().is_closed
+    }
+}
+
+impl Taken<'_> {
+    /// Returns what was read, what is served already too.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Begins the request of the next `bytes`.
+    pub(super) fn begin_request(&mut self, bytes: usize) {
+        self.connection.begin_request(bytes);
+        self.begun += bytes;
+    }
+
+    /// Puts back what was not begun, and returns the rest.
+    pub(super) fn put_back(mut self) -> Vec<u8> {
+        let rest = self.bytes.split_off(self.begun);
+        let begun = std::mem::take(&mut self.bytes);
+        self.begun = 0;
+        self.connection.put_back(rest);
+        begun
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.connection.give_back(self.bytes.len() - self.begun);
     }
 }
 
@@ -555,6 +601,63 @@ mod tests {
         assert!(left > 0 && left < held, "{left} of {held}");
         connection.close();
         assert_eq!(connection.ground.held_bytes.load(Ordering::Relaxed), 0);
+    }
+
+    /// Reads what the client has sent, which may be on its way.
+    fn read(connection: &Connection) -> Taken<'_> {
+        loop {
+            match connection.take_input(&mut Vec::new()) {
+                Input::Bytes(taken) if !taken.bytes().is_empty() => return taken,
+                Input::Bytes(taken) => drop(taken.put_back()),
+                Input::Nothing | Input::End => panic!("nobody else reads, and the client is there"),
+            }
+        }
+    }
+
+    /// Goal: what a reader has taken is counted no more when it is gone, whatever became of the
+    /// connection and of the reader meanwhile: else the bound of all is reached for ever.
+    #[test]
+    fn what_a_reader_had_when_its_connection_was_closed_is_given_back() {
+        let ends: [fn(Taken<'_>); 3] = [
+            |taken| drop(taken.put_back()),
+            |taken| drop(taken),
+            |taken| panic!("{} bytes", taken.bytes().len()),
+        ];
+        for (number, end) in ends.into_iter().enumerate() {
+            for is_closed in [true, false] {
+                let (connection, mut client) = pair();
+                let held = || connection.ground.held_bytes.load(Ordering::Relaxed);
+                client.write_all(&[7; 100]).expect("the server reads");
+                let mut taken = read(&connection);
+                taken.begin_request(40);
+                assert_eq!(held(), 60);
+                if is_closed {
+                    connection.close();
+                }
+                let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| end(taken)));
+                assert_eq!(ended.is_err(), number == 2);
+                connection.close();
+                assert_eq!(held(), 0, "end {number}, closed before: {is_closed}");
+            }
+        }
+    }
+
+    /// Goal: the bound of all holds for connections too that were armed when there was room (NC2):
+    /// else each of thousands that were idle is served once. What it asked is not lost.
+    #[test]
+    fn nothing_is_read_past_the_bound_of_all_by_who_was_armed_before() {
+        let (connection, mut client) = pair();
+        connection.ground.held_bytes.store(HELD_BYTES_MAX + 1, Ordering::Relaxed);
+        client.write_all(&[7; 100]).expect("the server has a socket");
+        assert!(matches!(connection.take_input(&mut Vec::new()), Input::Nothing));
+        assert_eq!(connection.ground.held_bytes.load(Ordering::Relaxed), HELD_BYTES_MAX + 1);
+        assert!(connection.state.lock().is_parked);
+        assert_eq!(connection.overdue(connection.begun), None);
+        assert!(connection.state.lock().is_parked, "the bound is still reached");
+        connection.ground.held_bytes.store(0, Ordering::Relaxed);
+        assert_eq!(connection.overdue(connection.begun), None);
+        assert!(!connection.state.lock().is_parked, "the sweep goes on");
+        assert_eq!(read(&connection).bytes().len(), 100);
     }
 
     /// Goal: while the bound of all is reached nobody is late with a record that is not read on, as

@@ -26,8 +26,8 @@ const EXPORT: u32 = 5;
 const PATH_BYTES_MAX: usize = 1024;
 /// Most mounts that are remembered: the oldest are forgotten first.
 const MOUNTS_MAX: usize = 1024;
-/// Most entries that DUMP tells.
-const DUMPED_MAX: usize = 1024;
+/// Bytes behind which DUMP tells no more.
+const DUMP_BYTES_MAX: usize = 64 << 10;
 const AUTH_SYS: u32 = 1;
 
 const OK: u32 = 0;
@@ -35,7 +35,7 @@ const NOENT: u32 = 2;
 const ACCES: u32 = 13;
 const NAMETOOLONG: u32 = 63;
 
-/// Who has mounted what.
+/// Who has mounted what: each path once, however it was written.
 #[derive(Debug, Default)]
 pub(super) struct Mounts(VecDeque<(IpAddr, Vec<u8>)>);
 
@@ -45,12 +45,33 @@ impl Mounts {
         if self.0.len() == MOUNTS_MAX {
             self.0.pop_front();
         }
-        self.0.push_back((peer, path.to_vec()));
+        self.0.push_back((peer, plain(path)));
     }
 
     fn remove(&mut self, peer: IpAddr, path: Option<&[u8]>) {
-        self.0.retain(|(by, what)| *by != peer || path.is_some_and(|path| path != what));
+        let path = path.map(plain);
+        self.0.retain(|(by, what)| *by != peer || path.as_ref().is_some_and(|path| path != what));
     }
+
+    fn dump(&self, out: &mut Writer) {
+        let begun = out.len();
+        for (by, what) in &self.0 {
+            if out.len() - begun > DUMP_BYTES_MAX {
+                break;
+            }
+            out.bool(true);
+            out.opaque(by.to_canonical().to_string().as_bytes());
+            out.opaque(what);
+        }
+        out.bool(false);
+    }
+}
+
+/// Returns a path without names that lead nowhere.
+fn plain(path: &[u8]) -> Vec<u8> {
+    let names = path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+    let plain: Vec<u8> = names.flat_map(|name| [b"/", name].concat()).collect();
+    if plain.is_empty() { b"/".to_vec() } else { plain }
 }
 
 /// Answers a call.
@@ -64,14 +85,9 @@ pub(super) fn answer(
     match call.procedure {
         NULL => {}
         MNT if call.version == VERSION_LAST => mount(service, peer, path_of(args)?, out),
-        DUMP => {
-            for (by, what) in service.mounts().lock().0.iter().take(DUMPED_MAX) {
-                out.bool(true);
-                out.opaque(by.to_canonical().to_string().as_bytes());
-                out.opaque(what);
-            }
-            out.bool(false);
-        }
+        // Who may use nothing is told of nobody.
+        DUMP if !service.knows(peer.ip()) => out.bool(false),
+        DUMP => service.mounts().lock().dump(out),
         UMNT => service.mounts().lock().remove(peer.ip(), Some(path_of(args)?)),
         UMNTALL => service.mounts().lock().remove(peer.ip(), None),
         EXPORT => list(service, out),
@@ -167,5 +183,26 @@ mod tests {
         assert_eq!(mounts.0.len(), MOUNTS_MAX);
         mounts.remove(IpAddr::V4(20.into()), None);
         assert_eq!(mounts.0.len(), MOUNTS_MAX - 1);
+    }
+
+    /// Goal: no spelling of a path makes an entry of its own, and paths that are long make no
+    /// answer that is.
+    #[test]
+    fn what_is_told_of_mounts_is_bounded_however_they_are_written() {
+        let mut mounts = Mounts::default();
+        let peer = IpAddr::V4(7.into());
+        for slashes in 0..100 {
+            mounts.add(peer, &[b"/a", &b"/"[..].repeat(slashes + 1)[..], b"./b/"].concat());
+        }
+        assert!(mounts.0 == [(peer, b"/a/b".to_vec())], "{} entries", mounts.0.len());
+        mounts.remove(peer, Some(b"//a/b"));
+        mounts.add(peer, b"//");
+        assert_eq!(mounts.0, [(peer, b"/".to_vec())]);
+        for number in 0..u32::try_from(MOUNTS_MAX).expect("it is small") {
+            mounts.add(IpAddr::V4(number.into()), &[b'x'; PATH_BYTES_MAX]);
+        }
+        let mut out = Writer::default();
+        mounts.dump(&mut out);
+        assert!(out.len() < DUMP_BYTES_MAX + 2 * PATH_BYTES_MAX, "{}", out.len());
     }
 }

@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
-use super::connection::{Connection, Ground, Input, Overdue};
+use super::connection::{Connection, Ground, Input, Overdue, Taken};
 use super::rpc::{Front, MARK_BYTES, front_of, joined};
 use super::service::{Commit, NoCall, ReplySink, Service};
 
@@ -45,6 +45,8 @@ const STRANGERS_MAX: usize = 64;
 const LISTENERS_MAX: usize = 8;
 /// Most requests that are answered together.
 const BATCH_REQUESTS_MAX: usize = 64;
+/// Bytes of answers behind which a batch ends: bounds are asked between batches.
+const BATCH_ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// How often overdue connections are looked for.
 const SWEEP_MS: u64 = 1000;
 /// What a thread keeps of a buffer that it has grown.
@@ -146,20 +148,13 @@ struct Record {
     joined: Option<Vec<u8>>,
 }
 
-/// How far the records of a buffer are served: up to `end`.
+/// How far the records of a buffer are served: all that were begun.
 enum Batch {
-    Served {
-        end: usize,
-    },
+    Served,
     /// The last one may take long, and is not.
-    Slow {
-        record: Record,
-        end: usize,
-    },
+    Slow(Record),
     /// What is behind is no record.
-    Garbage {
-        end: usize,
-    },
+    Garbage,
 }
 
 /// A server that listens. It stops when it is dropped.
@@ -387,25 +382,24 @@ impl Shared {
     /// Serves what a connection has sent.
     fn serve(&self, connection: &Arc<Connection>, spare: &mut Vec<u8>) {
         let mut input = match connection.take_input(spare) {
-            Input::Bytes(bytes) => bytes,
+            Input::Bytes(taken) => taken,
             Input::Nothing => return,
             Input::End => return connection.close(),
         };
         let sink: Arc<dyn ReplySink> = Arc::<Connection>::clone(connection);
         let mut commits = Vec::new();
-        let batch = self.serve_batch(connection, &input, &sink, &mut commits);
-        let (end, slow) = match batch {
-            Batch::Served { end } => (end, None),
-            Batch::Slow { record, end } => (end, Some(record)),
-            Batch::Garbage { end } => {
-                connection.drop_input(input.len() - end);
+        let slow = match self.serve_batch(connection, &mut input, &sink, &mut commits) {
+            Batch::Served => None,
+            Batch::Slow(record) => Some(record),
+            Batch::Garbage => {
+                drop(input);
                 // What was done is remembered, for whoever asks again on another connection.
                 self.commit(commits);
                 return connection.close();
             }
         };
         // What is behind a request that may take long is another thread's.
-        connection.put_back(input.split_off(end));
+        let mut input = input.put_back();
         self.commit(commits);
         if let Some(record) = slow {
             let joined = record.joined;
@@ -467,37 +461,44 @@ impl Shared {
     fn serve_batch(
         &self,
         connection: &Connection,
-        input: &[u8],
+        input: &mut Taken<'_>,
         sink: &Arc<dyn ReplySink>,
         commits: &mut Vec<Commit>,
     ) -> Batch {
         let mut at = 0;
+        let before = connection.answered_bytes();
         for _ in 0..BATCH_REQUESTS_MAX {
-            let (length, joined) = match front_of(&input[at..]) {
-                Front::Partial { .. } => return Batch::Served { end: at },
-                Front::Garbage => return Batch::Garbage { end: at },
+            // NC2.
+            if connection.answered_bytes() - before > BATCH_ANSWER_BYTES_MAX {
+                break;
+            }
+            let front = &input.bytes()[at..];
+            let (length, joined) = match front_of(front) {
+                Front::Partial { .. } => return Batch::Served,
+                Front::Garbage => return Batch::Garbage,
                 Front::Whole { end } => (end, None),
-                Front::Fragments { end } => (end, Some(joined(&input[at..]))),
+                Front::Fragments { end } => (end, Some(joined(front))),
             };
             let range = at + MARK_BYTES..at + length;
-            let bytes = joined.as_deref().unwrap_or(&input[range.clone()]);
-            let is_slow = Service::may_take_long(bytes);
+            let is_slow =
+                Service::may_take_long(joined.as_deref().unwrap_or(&input.bytes()[range.clone()]));
             if is_slow && !commits.is_empty() {
                 // Commits may keep this thread for as long as others come with theirs: what is not
                 // begun yet goes back, and is another's.
-                return Batch::Served { end: at };
+                return Batch::Served;
             }
             at = range.end;
-            connection.begin_request(length);
+            input.begin_request(length);
             if is_slow {
-                return Batch::Slow { record: Record { range, joined }, end: at };
+                return Batch::Slow(Record { range, joined });
             }
+            let bytes = joined.as_deref().unwrap_or(&input.bytes()[range]);
             match self.service.serve(connection.peer, bytes, sink) {
                 Ok(commit) => commits.extend(commit),
-                Err(NoCall) => return Batch::Garbage { end: at },
+                Err(NoCall) => return Batch::Garbage,
             }
         }
-        Batch::Served { end: at }
+        Batch::Served
     }
 
     /// Closes connections that are overdue, once in a while.
