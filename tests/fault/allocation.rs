@@ -10,9 +10,9 @@ use format::group::{DescriptorDisk, SegmentUsage, TOTAL_GROUPS_USED_OFFSET, USAG
 use format::page::{PageBytes, PageHeader, PageKind, page_lsn, stamp};
 use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
-use storage::device::sim::{Image, SimDevice, SimOptions};
+use storage::device::sim::{Fault, FaultPlan, Image, SimDevice, SimOptions};
 
-use super::{content, defects, device_of, make, open};
+use super::{content, defects, device_of, make, open, read};
 
 const POOL_BYTES: u64 = 48 << 20;
 const GROUP_BYTES: u64 = 8 << 20;
@@ -113,4 +113,43 @@ fn a_group_too_many_is_told() {
         matches!(&told, FsError::Corrupt { defect } if defect.code == DefectCode::AG007),
         "{told}"
     );
+}
+
+/// Goal: an allocation group that cannot be read gives nothing, and keeps nobody from the others.
+/// Method: a bad sector on each page of what describes a group in the middle, of a pool that is
+/// half full; names and data go on, and what lies in other groups is there.
+#[test]
+fn a_group_that_cannot_be_read_keeps_nobody_from_the_others() {
+    let device = SimDevice::open(image(), SimOptions::default());
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    let pool = open(&shared).expect("it was closed");
+    let geometry = pool.status().geometry;
+    let put = |pool: &Pool, number: u64| -> FsResult<()> {
+        let ino = make(pool, &format!("data{number}"))?;
+        pool.write(&Caller::root(), ino, 0, &content(number, FILE_BYTES))?;
+        pool.fsync(&Caller::root(), ino, false)
+    };
+    (0..20).for_each(|number| put(&pool, number).expect("there is room"));
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let whole = device.durable_image();
+    let front = 0..geometry.front_pages();
+    for place in front.map(|index| geometry.page_place(1, index)) {
+        let device = SimDevice::open(whole.clone(), SimOptions::default());
+        let offset = geometry.device_offset(place, 1).expect("in a group");
+        device.arm(FaultPlan { faults: vec![Fault::BadSector { offset }] });
+        let shared: SharedDevice = device;
+        let pool = open(&shared).unwrap_or_else(|error| panic!("{place}: {error}"));
+        // More than the first group has, and less than all others.
+        for number in 20..32 {
+            put(&pool, number).unwrap_or_else(|error| panic!("{place}: file {number}: {error}"));
+        }
+        for number in 1000..1400 {
+            make(&pool, &long_name(number)).expect("there is room");
+        }
+        for number in 20..32 {
+            let found = read(&pool, &format!("data{number}")).expect("it can be read");
+            assert!(found == content(number, FILE_BYTES), "{place}: file {number}");
+        }
+    }
 }

@@ -10,6 +10,7 @@ mod full;
 mod holds;
 mod hostile;
 mod in_use;
+mod long;
 mod many;
 mod moved_along;
 mod moving;

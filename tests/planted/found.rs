@@ -101,6 +101,23 @@ pub(crate) const FOUND: &[Row] = &[
         "orphans::a_held_file_without_a_name_is_freed_by_the_open_after_a_crash",
     ),
     (
+        "UnreadGroupStopsAll",
+        "fault",
+        "allocation::a_group_that_cannot_be_read_keeps_nobody_from_the_others",
+    ),
+    ("UnreadStopsOpen", "fault", "unread::a_bad_sector_of_what_there_is_twice_stops_no_open"),
+    (
+        "OrphanKeepsPoolClosed",
+        "fault",
+        "unread::a_bad_sector_under_a_file_without_a_name_stops_no_open",
+    ),
+    ("EachCopyIsATry", "filesets", "long::a_hole_is_made_in_all_of_a_file_that_a_clone_holds"),
+    (
+        "LeafCopiedToEmpty",
+        "filesets",
+        "long::a_file_that_a_clone_holds_is_removed_without_a_copy_of_its_map",
+    ),
+    (
         "OrphansLeftAtOpen",
         "crash",
         "orphans::a_held_file_without_a_name_is_freed_by_the_open_after_a_crash",

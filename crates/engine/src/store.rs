@@ -380,6 +380,20 @@ impl Change<'_> {
         Ok(tx.add_edit(page, range))
     }
 
+    /// Whether clones hold the page at `place` too.
+    pub(crate) fn is_shared(
+        &self,
+        place: Place,
+        kind: PageKind,
+        owner: PageOwner,
+    ) -> FsResult<bool> {
+        if self.shared_epoch == Epoch(0) || self.tx().has_page(place) {
+            return Ok(false);
+        }
+        let (_, bytes) = self.store.cache.page_with_bytes(place, kind, owner)?;
+        Ok(check_own(self.shared_epoch, page_of(&bytes), kind, owner).is_err())
+    }
+
     /// Sets or clears a bit of a bitmap page of the fileset.
     pub(crate) fn set_bit(
         &mut self,

@@ -389,6 +389,7 @@ impl Allocator {
                     }
                 }
                 state.groups.remove(&number);
+                state.unread.remove(&number);
                 state.used_at_rest.remove(&number);
             }
             tx.add_u64(&self.root, TOTAL_FRAGMENTS_USED_OFFSET, -fragments);
@@ -559,7 +560,9 @@ impl Allocator {
         let first = (start.group.saturating_sub(numbers.start)) % count.max(1);
         for step in 0..=count {
             let number = numbers.start + (first + step) % count.max(1);
-            self.ensure_group(state, number)?;
+            if !self.can_give(state, number)? {
+                continue;
+            }
             let from = if step == 0 { start.segment } else { 0 };
             if let Some(segment) = state.groups[&number].free_at_or_after(from) {
                 return Ok(Some(SegmentId { group: number, segment }));
@@ -590,7 +593,9 @@ impl Allocator {
                 break;
             }
             let number = numbers.start + (first + step) % count;
-            self.ensure_group(state, number)?;
+            if !self.can_give(state, number)? {
+                continue;
+            }
             free += state.groups[&number].free_count;
         }
         Ok(free)

@@ -241,6 +241,37 @@ impl Allocator {
         Ok(())
     }
 
+    /// Whether space of group `number` can be given out: it is loaded if need be. One that cannot
+    /// be read gives nothing, and keeps nobody from the others; it is asked once.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the totals of the pool: that is of all groups.
+    pub(super) fn can_give(&self, state: &mut State, number: u32) -> FsResult<bool> {
+        if state.groups.contains_key(&number) {
+            return Ok(true);
+        }
+        if state.unread.contains(&number) {
+            return Ok(false);
+        }
+        match self.ensure_group(state, number) {
+            Ok(()) => Ok(true),
+            Err(FsError::Corrupt { defect }) if defect.code == DefectCode::AG007 => {
+                Err(FsError::Corrupt { defect })
+            }
+            Err(error) if planted::is(Planted::UnreadGroupStopsAll) => Err(error),
+            Err(error) => {
+                tracing::error!(
+                    %error,
+                    group = number,
+                    "an allocation group cannot be read: nothing new goes there; run holdfast check"
+                );
+                state.unread.insert(number);
+                Ok(false)
+            }
+        }
+    }
+
     fn table_buffer(&self, number: u32) -> FsResult<Option<Arc<Buffer>>> {
         let page = u64::from(number) / format::group::GROUPS_PER_TABLE_PAGE;
         if !is_table_page_used(page_of(&self.root.bytes()), page) {

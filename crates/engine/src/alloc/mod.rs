@@ -49,7 +49,7 @@ pub use preference::PlacementError;
 pub(crate) use preference::Preference;
 pub use shortage::Shortage;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use format::defect::DefectCode;
@@ -125,6 +125,8 @@ pub(crate) enum Urgency {
 #[derive(Debug)]
 struct State {
     groups: BTreeMap<u32, Group>,
+    /// Those that could not be read when space was looked for.
+    unread: BTreeSet<u32>,
     /// Fragments in use of groups that are not in memory, as far as somebody asked.
     used_at_rest: BTreeMap<u32, u32>,
     used: u64,
@@ -227,6 +229,7 @@ impl Allocator {
         let lost_fragments = narrow(lost_of(geometry, block_shift));
         let state = State {
             groups: BTreeMap::new(),
+            unread: BTreeSet::new(),
             used_at_rest: BTreeMap::new(),
             used,
             promised: 0,
@@ -382,8 +385,11 @@ impl Allocator {
             state.shares[0].cursor.group,
             self.geometry().group_count,
         );
-        self.ensure_group(&mut state, first)?;
-        if state.groups[&first].free_pages == 0 && state.spare.known() > 0 {
+        let has_page = |state: &State, number| {
+            state.groups.get(&number).is_some_and(|group| group.free_pages > 0)
+        };
+        self.can_give(&mut state, first)?;
+        if !has_page(&state, first) && state.spare.known() > 0 {
             // No segment becomes metadata while another group has a page to give: blocks need it.
             let roomy = |(_, group): &(&u32, &Group)| group.free_pages > 0;
             let end = self.geometry().group_count;
@@ -391,13 +397,15 @@ impl Allocator {
             let found = behind.or_else(|| state.groups.range(..end).find(roomy));
             let found = found.map(|(number, _)| *number).or_else(|| {
                 let elsewhere = state.spare.elsewhere()?;
-                self.ensure_group(&mut state, elsewhere).is_ok().then_some(elsewhere)
+                self.can_give(&mut state, elsewhere).is_ok_and(|can| can).then_some(elsewhere)
             });
             first = found.unwrap_or(first);
         }
         for step in 0..self.geometry().group_count {
             let number = (first + step) % self.geometry().group_count;
-            self.ensure_group(&mut state, number)?;
+            if !self.can_give(&mut state, number)? {
+                continue;
+            }
             let group = state.groups.get_mut(&number).expect("ensured");
             let spare = group.free();
             let Some(segment) = self.metadata_segment(group, number)? else { continue };
@@ -660,7 +668,12 @@ impl Allocator {
         let was_free = group.segments[index(id.segment)].kind == SegmentKind::Free;
         group.open(id.segment, incarnation);
         let usage = self.state_of(group, id);
-        self.log_usage(&usage, id, was_free.then_some(&group.descriptor))?;
+        let logged = self.log_usage(&usage, id, was_free.then_some(&group.descriptor));
+        if let Err(error) = logged {
+            // Nobody has it.
+            state.groups.get_mut(&id.group).expect("found in it").close(id.segment);
+            return Err(error);
+        }
         Ok((id, incarnation))
     }
 

@@ -7,7 +7,7 @@
 //! Until then a group counts as one that is new, as most groups of a large pool are: all pages of
 //! its front segments but the front itself are free.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use format::geometry::Geometry;
 use format::group::{SegmentKind, SegmentUsage};
@@ -45,8 +45,10 @@ pub(super) struct Spare {
     counted_sum: u64,
     /// The sum of their segments.
     counted_segments: u64,
-    /// The first group that is not counted.
+    /// The first group that nobody has tried to count.
     next: u32,
+    /// Those before it that could not be read: they are among the unknown ones.
+    uncounted: BTreeSet<u32>,
     /// Groups in use that are neither in memory nor counted.
     unknown_groups: u64,
 }
@@ -61,6 +63,7 @@ impl Spare {
             counted_sum: 0,
             counted_segments: 0,
             next: 0,
+            uncounted: BTreeSet::new(),
             unknown_groups: groups_used,
         }
     }
@@ -85,7 +88,7 @@ impl Spare {
 
     /// Group `number`, which is in use, is in memory from now on.
     pub(super) fn forget(&mut self, number: u32) {
-        if number >= self.next {
+        if number >= self.next || self.uncounted.remove(&number) {
             self.unknown_groups = self.unknown_groups.saturating_sub(1);
         } else if let Some(free) = self.counted.remove(&number) {
             self.counted_sum -= u64::from(free.pages);
@@ -139,10 +142,12 @@ impl Allocator {
                 return;
             }
             // A group that can't be read keeps what is assumed of it; who needs it is told why.
-            if !state.groups.contains_key(&number)
-                && let Ok(Some(free)) = self.free_pages_of(number)
-            {
-                state.spare.count(free);
+            if !state.groups.contains_key(&number) {
+                match self.free_pages_of(number) {
+                    Ok(Some(free)) => state.spare.count(free),
+                    Ok(None) => {}
+                    Err(_) => _ = state.spare.uncounted.insert(number),
+                }
             }
             state.spare.next = number + 1;
         }

@@ -54,6 +54,12 @@ impl Step {
         pages <= PAGES_PER_STEP
     }
 
+    /// Whether the step may give up all that a leaf leads to of which it frees nothing.
+    fn has_room_for_leaf(&self, pages: usize) -> bool {
+        let has_pages = pages + self.groups.len() * 4 <= PAGES_PER_STEP;
+        has_pages && self.pointers >= index_wide(POINTERS_PER_PAGE)
+    }
+
     /// Returns the runs of fragments that were taken.
     pub(crate) fn extents(&self) -> &[Extent] {
         &self.extents
@@ -232,6 +238,14 @@ impl Store {
         let page = MapPage::new(pointer.place, owner);
         let is_split = content == Content::Data && level == 0 && page.is_split(self, change)?;
         let slots = if is_split { lowest..lowest } else { lowest..index_wide(POINTERS_PER_PAGE) };
+        // A leaf that clones hold too and of which nothing is left is not copied to be emptied: in
+        // one step all that it leads to is given up, or nothing.
+        let is_planted = planted::is(Planted::LeafCopiedToEmpty);
+        let is_whole = level == 0 && !is_split && cut.first <= base && !is_planted;
+        let is_left_as_is = is_whole && change.is_shared(page.place, PageKind::Map, owner)?;
+        if is_left_as_is && !step.has_room_for_leaf(change.page_count()) {
+            return Ok(Outcome::Stopped);
+        }
         if is_split && !self.truncate_split(change, anode, page, cut, step)? {
             return Ok(Outcome::Stopped);
         }
@@ -241,8 +255,14 @@ impl Store {
             let outcome =
                 self.truncate_below(change, anode, child, level, child_base, cut, content, step)?;
             match outcome {
+                Outcome::Gone if is_left_as_is => {}
                 Outcome::Gone => {
                     set_pointer(page.edit(change)?, slot, None);
+                }
+                // A leaf that was left as it is has room for all: what stops has no business there.
+                Outcome::Stopped if is_left_as_is => {
+                    page.edit(change)?;
+                    return Ok(Outcome::Stopped);
                 }
                 Outcome::Kept => {}
                 Outcome::Stopped => return Ok(Outcome::Stopped),

@@ -186,7 +186,7 @@ impl MountedFileset {
             page_given_up: AtomicU64::new(NO_PAGE),
             state: Mutex::new(state),
         };
-        fileset.find_free_orphan_slots(store)?;
+        fileset.find_free_orphan_slots(store);
         Ok(fileset)
     }
 

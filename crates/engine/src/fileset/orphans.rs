@@ -15,31 +15,51 @@ use crate::store::{Change, Store};
 pub(super) const ORPHANS_PER_PAGE: u64 = 496;
 const _: () = assert!(PAGE_BODY_BYTES / 8 == 496);
 
+/// What can be read of the list.
+#[derive(Debug, Default)]
+pub(crate) struct OrphanList {
+    /// Slot and anode of every orphan.
+    pub(crate) orphans: Vec<(u64, AnodeNo)>,
+    /// Its pages that can't be read, and why.
+    pub(crate) unread: Vec<(u64, FsError)>,
+}
+
 impl MountedFileset {
-    pub(super) fn find_free_orphan_slots(&self, store: &Store) -> FsResult<()> {
-        let taken: BTreeSet<u64> = self.orphans(store)?.into_iter().map(|(slot, _)| slot).collect();
+    pub(super) fn find_free_orphan_slots(&self, store: &Store) {
+        let OrphanList { orphans, unread } = self.orphans(store);
+        // Of what cannot be read nobody knows that it is free.
+        let of_unread = unread.iter().flat_map(|(page, error)| {
+            let what = "a page of the orphan list cannot be read: the files in it keep their room";
+            tracing::error!(%error, page, "{what}");
+            page * ORPHANS_PER_PAGE..(page + 1) * ORPHANS_PER_PAGE
+        });
+        let taken: BTreeSet<u64> = orphans.iter().map(|(slot, _)| *slot).chain(of_unread).collect();
         let mut state = self.state.lock();
         let end = state.orphan_slots_end;
         state.orphan_slots_free = (0..end).filter(|slot| !taken.contains(slot)).collect();
-        Ok(())
     }
 
-    /// Returns slot and anode of every orphan.
-    pub(crate) fn orphans(&self, store: &Store) -> FsResult<Vec<(u64, AnodeNo)>> {
+    /// Returns slot and anode of every orphan, as far as the list can be read.
+    pub(crate) fn orphans(&self, store: &Store) -> OrphanList {
         let anode = self.state.lock().orphan_anode.clone();
-        let mut orphans = Vec::new();
+        let mut list = OrphanList::default();
         for page in 0..anode.pages {
-            let Some(bytes) = store.content(None, &anode, page, PageKind::OrphanList)? else {
-                continue;
+            let bytes = match store.content(None, &anode, page, PageKind::OrphanList) {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => continue,
+                Err(error) => {
+                    list.unread.push((page, error));
+                    continue;
+                }
             };
             for slot in 0..ORPHANS_PER_PAGE {
                 let number = read_u64(&bytes[..], orphan_offset(slot));
                 if number != 0 {
-                    orphans.push((page * ORPHANS_PER_PAGE + slot, AnodeNo(number)));
+                    list.orphans.push((page * ORPHANS_PER_PAGE + slot, AnodeNo(number)));
                 }
             }
         }
-        Ok(orphans)
+        list
     }
 }
 

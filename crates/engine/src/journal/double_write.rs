@@ -10,6 +10,7 @@ use format::geometry::{DOUBLE_WRITE_ENTRIES_PER_HEAD, Geometry};
 use format::ids::{Lsn, Place, PoolId};
 use format::journal::JournalHead;
 use format::page::{PAGE_BYTES, page_crc};
+use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes};
 use storage::volume::Volume;
 
@@ -50,23 +51,41 @@ pub(super) fn write_group(
     tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))
 }
 
+/// What is added to the sequence of the last group where the area cannot be read: there may be
+/// groups in it that no head tells of yet, and parts of two must never have one sequence.
+const UNREAD_SEQUENCES: u64 = 1 << 20;
+
 /// Copies a whole group of the double-write area home, unless the head calls it home already.
 /// Returns how many pages, and the sequence of the last group there.
+///
+/// What cannot be read is no whole group: the log has every byte of those that a checkpoint took
+/// home, and LSN pages that do not verify begin anew. Whoever has no whole log is refused later.
 pub(super) fn restore_double_writes(
     volume: &Volume,
     pool_id: PoolId,
     head: &JournalHead,
 ) -> Result<(u64, u64), RecoveryError> {
     let geometry = volume.geometry();
-    let first = read_double_write_head(volume, pool_id, 0)?;
+    let unread = |error: &RecoveryError| {
+        tracing::warn!(%error, "the double-write area cannot be read; the log has what was in it");
+        planted::is(Planted::UnreadStopsOpen)
+    };
+    let first = match read_double_write_head(volume, pool_id, 0) {
+        Err(error) if !unread(&error) => {
+            return Ok((0, head.double_write_sequence + UNREAD_SEQUENCES));
+        }
+        first => first?,
+    };
     let Some(first) = first else { return Ok((0, head.double_write_sequence)) };
     let sequence = first.sequence.max(head.double_write_sequence);
     if first.sequence <= head.double_write_sequence {
         return Ok((0, sequence));
     }
-    let Some(group) = read_group(volume, pool_id, geometry, &first)? else {
-        return Ok((0, sequence));
+    let group = match read_group(volume, pool_id, geometry, &first) {
+        Err(error) if !unread(&error) => None,
+        group => group?,
     };
+    let Some(group) = group else { return Ok((0, sequence)) };
     let count = wide(group.len());
     for (place, bytes) in group {
         let pieces = vec![SharedBytes::from(bytes)];

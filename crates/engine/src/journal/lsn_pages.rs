@@ -169,7 +169,10 @@ impl Recovered<'_> {
         entry: &LsnEntry,
         replayed: Option<&AlignedBuffer>,
     ) -> Result<AlignedBuffer, DeviceError> {
-        let home = self.volume.read_page(Purpose::Home, entry.page)?;
+        let home = match self.volume.read_page(Purpose::Home, entry.page) {
+            Err(_) if !planted::is(Planted::UnreadStopsOpen) => AlignedBuffer::zeroed(PAGE_BYTES),
+            home => home?,
+        };
         let home = match self.header(entry, page_of(&home)) {
             Some(_) => home,
             None => {

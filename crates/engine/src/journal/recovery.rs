@@ -198,21 +198,35 @@ pub(super) struct Heads {
     is_in_doubt: bool,
 }
 
-/// Reads all heads, and returns the newest that verifies.
+/// Reads all heads, and returns the newest that verifies. A copy that cannot be read is one that
+/// does not verify: each head has two.
 pub(super) fn read_heads(volume: &Volume, pool_id: PoolId) -> Result<Heads, RecoveryError> {
     let geometry = volume.geometry();
     let mut heads = Vec::new();
-    let mut cause = None;
+    let (mut cause, mut unread) = (None, None);
     for slot in 0..JOURNAL_HEADS {
         let offset = geometry.journal_offset + slot * 4096;
-        let bytes = volume.read_fixed(Purpose::Journal, offset, PAGE_BYTES)?;
+        let bytes = match volume.read_fixed(Purpose::Journal, offset, PAGE_BYTES) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::warn!(%error, slot, "a copy of a journal head cannot be read");
+                if planted::is(Planted::UnreadStopsOpen) {
+                    return Err(error.into());
+                }
+                unread = Some(error);
+                continue;
+            }
+        };
         match JournalHead::decode(page_of(&bytes), pool_id, geometry, slot) {
             Ok(head) => heads.push(head),
             Err(error) => cause = Some(error),
         }
     }
     let Some(newest) = heads.iter().copied().max_by_key(|head| head.sequence) else {
-        return Err(RecoveryError::NoHead { cause: cause.expect("no head is whole") });
+        return Err(match (unread, cause) {
+            (Some(error), _) => error.into(),
+            (None, cause) => RecoveryError::NoHead { cause: cause.expect("no head is whole") },
+        });
     };
     let is_in_doubt = heads.iter().all(|head| head.first_slot() == newest.first_slot());
     Ok(Heads { newest, is_in_doubt })
@@ -564,7 +578,15 @@ impl Replay {
             let reads = places.iter().map(|place| (*place, PAGE_BYTES));
             let tickets = volume.submit_reads(Purpose::Home, reads);
             for (place, ticket) in places.iter().zip(tickets) {
-                let bytes = ticket.wait()?.buffer.expect("a read returns its buffer");
+                let read = ticket.wait();
+                // It begins anew if it does not verify.
+                let begins_anew = volume.geometry().is_lsn_page(*place);
+                let bytes = match read {
+                    Err(_) if begins_anew && !planted::is(Planted::UnreadStopsOpen) => {
+                        AlignedBuffer::zeroed(PAGE_BYTES)
+                    }
+                    read => read?.buffer.expect("a read returns its buffer"),
+                };
                 self.pages.insert(*place, bytes);
             }
         }

@@ -500,6 +500,11 @@ impl Tx {
         Some((buffer, now))
     }
 
+    /// Whether the transaction has any of the page at `place`.
+    pub(crate) fn has_page(&self, place: Place) -> bool {
+        self.windows_of(place).next().is_some()
+    }
+
     /// Returns what [`Tx::own_range`] found, to change.
     pub(crate) fn own_bytes(&mut self, OwnAt(at): OwnAt) -> &mut [u8] {
         &mut self.memory.bytes[at]

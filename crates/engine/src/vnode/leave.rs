@@ -219,7 +219,11 @@ impl Core {
         let files = Files { core: self, fileset: self.open_fileset(slot)? };
         files.reap_doomed();
         let mut nameless = Vec::new();
-        for (_, number) in files.fileset.anodes.orphans(&self.store)? {
+        let list = files.fileset.anodes.orphans(&self.store);
+        if let Some((_, error)) = list.unread.into_iter().next() {
+            return Err(error);
+        }
+        for (_, number) in list.orphans {
             let ino = files.fileset.ino(number);
             if self.table.is_referenced(ino) && is_nameless(&*files.vnode_of(number)?) {
                 nameless.push((number, self.table.is_linkable(ino)));

@@ -458,7 +458,13 @@ impl Files<'_> {
         let mut change = self.begin(Reservation::LARGE)?;
         let mut anode = Anode { birth: change.epoch(), ..base.clone() };
         let long = self.put_link_target(&Caller::root(), &mut change, &mut anode, Some(target))?;
-        self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
+        let written = self.fileset.anodes.write_anode(&self.store, &mut change, &anode);
+        if let Err(error) = written {
+            if let Some(long) = &long {
+                self.segments.kill(long);
+            }
+            return Err(error);
+        }
         let applied = change.end();
         self.settle_link_target(long, applied.log_data);
         Ok(())

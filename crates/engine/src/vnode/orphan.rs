@@ -255,29 +255,36 @@ impl Files<'_> {
     }
 
     /// Finishes what a crash interrupted: frees files without a name, and what lies past the end
-    /// of files that were being cut.
+    /// of files that were being cut. A file of which that cannot be done, or for which there is no
+    /// room as long as clones hold it, must not keep the pool closed: it stays in the list.
+    ///
+    /// # Errors
+    ///
+    /// The journal has failed: the pool must stop writing.
     pub(crate) fn finish_orphans(&self) -> FsResult<u64> {
-        let orphans = self.fileset.anodes.orphans(&self.store)?;
+        let orphans = self.fileset.anodes.orphans(&self.store).orphans;
         let count = crate::convert::wide(orphans.len());
         for (_, number) in orphans.into_iter().filter(|_| !planted::is(Planted::OrphansLeftAtOpen))
         {
-            let vnode = match self.vnode_of(number) {
-                Err(FsError::Stale) => continue,
-                other => other?,
-            };
-            let nlink = vnode.state.read().anode()?.nlink;
-            let result = if nlink == 0 { self.reap(number) } else { self.finish_truncate(&vnode) };
-            match result {
-                // One damaged file must not keep the pool closed, nor one for which there is no
-                // room as long as clones hold it: it stays in the list.
-                Err(error @ (FsError::Corrupt { .. } | FsError::NoSpace)) => {
-                    let anode = number.0;
-                    tracing::warn!(%error, anode, "a file in the orphan list is kept");
+            if let Err(error) = self.finish_orphan(number) {
+                self.store.journal.check_alive()?;
+                let anode = number.0;
+                tracing::warn!(%error, anode, "a file in the orphan list is kept");
+                if planted::is(Planted::OrphanKeepsPoolClosed) {
+                    return Err(error);
                 }
-                other => other?,
             }
         }
         Ok(count)
+    }
+
+    fn finish_orphan(&self, number: AnodeNo) -> FsResult<()> {
+        let vnode = match self.vnode_of(number) {
+            Err(FsError::Stale) => return Ok(()),
+            other => other?,
+        };
+        let nlink = vnode.state.read().anode()?.nlink;
+        if nlink == 0 { self.reap(number) } else { self.finish_truncate(&vnode) }
     }
 }
 
