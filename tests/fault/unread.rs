@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
 use format::geometry::JOURNAL_HEADS;
 use format::ids::AnodeNo;
-use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind};
+use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
 use format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use storage::device::SharedDevice;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice, SimOptions};
@@ -193,12 +193,13 @@ fn a_bad_sector_under_a_file_without_a_name_stops_no_open() {
         image.read(offset, &mut page);
         let Some(place) = geometry.place_at(offset) else { continue };
         let Ok(header) = PageHeader::decode(&page, superblock.pool_id, place) else { continue };
-        let which = match header.kind {
-            PageKind::Map if header.owner.anode == long => 0,
-            PageKind::Anode if header.owner.index > 4 => 1,
-            PageKind::OrphanList => 2,
-            _ => continue,
-        };
+        let PageOwner { anode, index, .. } = header.owner;
+        let kinds = [
+            header.kind == PageKind::Map && anode == long,
+            header.kind == PageKind::Anode && index > 4,
+            header.kind == PageKind::OrphanList,
+        ];
+        let Some(which) = kinds.iter().position(|is_it| *is_it) else { continue };
         judged[which] += 1;
         let found = open_with_bad(&image, offset);
         let found = found.unwrap_or_else(|error| panic!("{header:?} at {offset}: {error}"));

@@ -136,6 +136,44 @@ fn what_is_written_after_a_group_was_added_lies_on_all_groups() {
     }
 }
 
+/// Goal: a disk group that is added to a full pool is of use, though all metadata goes to the first:
+/// data moves away from there (G8). Method: files until there is no space, a group, and a file of
+/// which every block has a page of the map; what is accepted is installed.
+#[test]
+fn a_full_pool_that_is_added_to_has_room_for_maps() {
+    let leaf_bytes = 124 * (16 << 10);
+    let devices = new_pool(Layout::Single, 1, 1, 8 * POOL_BYTES);
+    let pool = open(&devices[..1]).expect("it was closed");
+    let filled = (0..100)
+        .take_while(|name| put(&pool, &format!("f{name}"), &content(*name, 0, 200 << 10)).is_ok());
+    let filled = filled.count();
+    assert!((10..90).contains(&filled), "{filled}");
+    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    let (caller, new) = (Caller::root(), NewInode::new(FileKind::Regular, 0o644));
+    let ino = pool.create(&caller, pool.root(), b"long", new, None).expect("there is room").ino;
+    for leaf in 0..1000 {
+        let block = content(leaf, 1, 16 << 10);
+        let at = u64::try_from(leaf).expect("small") * leaf_bytes;
+        pool.write(&caller, ino, at, &block).unwrap_or_else(|error| panic!("{leaf}: {error}"));
+    }
+    pool.fsync(&caller, ino, false).expect("what was accepted has room");
+    let used = groups(&pool)[0].used_bytes;
+    assert!(used > 4 << 20, "{used} bytes: the pages are there");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    check_all(&devices, "added to");
+    let pool = open(&devices).expect("all are there");
+    for name in 0..filled {
+        assert!(get(&pool, &format!("f{name}")) == Some(content(name, 0, 200 << 10)), "{name}");
+    }
+    for leaf in (0..1000).step_by(13) {
+        let (at, mut found) = (u64::try_from(leaf).expect("small") * leaf_bytes, Vec::new());
+        let ino = pool.lookup(&caller, pool.root(), b"long").expect("it is there").ino;
+        pool.read(&caller, ino, at, 16 << 10, &mut found).expect("it can be read");
+        assert!(found == content(leaf, 1, 16 << 10), "leaf {leaf}");
+    }
+}
+
 /// Goal: what cannot be added is refused, and nothing is written for it.
 #[test]
 fn what_cannot_be_added_is_refused() {

@@ -9,6 +9,8 @@
 use format::map::POINTERS_PER_PAGE;
 use runtime::planted::{self, Planted};
 
+use super::disk_groups::kept_of;
+use super::policy::{SegmentName, SegmentView};
 use super::{Allocator, State, Urgency, reserve_of};
 use crate::error::{FsError, FsResult};
 
@@ -107,6 +109,75 @@ impl Allocator {
         let wanted = state.promised + pages_for(fragments) + fronts + kept;
         let has_room = apart.free() >= wanted;
         if has_room || is_planted { Ok(()) } else { Err(FsError::NoSpace) }
+    }
+
+    /// Whether the first disk group has data beside all metadata, and others give data room too.
+    fn shares_first(&self, state: &State) -> bool {
+        let is_planted = planted::is(Planted::FirstGroupNotCounted);
+        state.shares.len() > 1 && self.gives_data(state, 0) && !is_planted
+    }
+
+    /// G8: whether the first disk group, which has data too, has fewer segments left for metadata
+    /// than data leaves it, and others have room for that data.
+    ///
+    /// # Errors
+    ///
+    /// See [`Allocator::free_segments`].
+    pub(crate) fn is_first_short(&self) -> FsResult<bool> {
+        let mut state = self.state.lock();
+        if !self.shares_first(&state) {
+            return Ok(false);
+        }
+        let kept = kept_of(self.geometry());
+        if self.count_free_in(&mut state, 0, kept)? >= kept {
+            return Ok(false);
+        }
+        let mut elsewhere = 0;
+        for at in 1..state.shares.len() {
+            if self.gives_data(&state, at) && elsewhere < kept {
+                elsewhere += self.count_free_in(&mut state, at, kept - elsewhere)?;
+            }
+        }
+        Ok(elsewhere >= kept)
+    }
+
+    /// Returns the one of `candidates` in the first disk group of which the least must be copied.
+    pub(crate) fn least_of_first(&self, candidates: &[SegmentView]) -> Option<SegmentName> {
+        let first = self.geometry().group_count;
+        let of_first = candidates.iter().filter(|view| view.segment.group < first);
+        of_first.min_by_key(|view| (view.live_fragments, view.segment)).map(|view| view.segment)
+    }
+
+    /// G8: whether metadata finds `fragments` in the first disk group, where that has data too: in
+    /// free pages and free segments. Holes between blocks it cannot have.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoSpace`] if they would touch what is kept from `urgency`.
+    pub(super) fn check_reach(
+        &self,
+        state: &mut State,
+        fragments: u64,
+        urgency: Urgency,
+    ) -> FsResult<()> {
+        if !self.shares_first(state) {
+            return Ok(());
+        }
+        let geometry = self.geometry();
+        let kept = match urgency {
+            Urgency::User => kept_of(geometry) / 2,
+            Urgency::Name => kept_of(geometry) / 4,
+            Urgency::Held => kept_of(geometry) / 8,
+            // It may not be refused, and finds what is kept.
+            Urgency::System => return Ok(()),
+        };
+        let of_segment = u64::from(geometry.metadata_fragments().max(1));
+        let wanted = state.promised + pages_for(fragments) + u64::from(kept) * of_segment;
+        let pages = state.spare.known() * u64::from(geometry.page_fragments());
+        let Some(missing) = wanted.checked_sub(pages) else { return Ok(()) };
+        let enough = u32::try_from(missing.div_ceil(of_segment)).unwrap_or(u32::MAX);
+        let has_room = self.count_free_in(state, 0, enough)? >= enough;
+        if has_room { Ok(()) } else { Err(FsError::NoSpace) }
     }
 
     /// Whether data may lie in the disk group at `at` of `shares`.

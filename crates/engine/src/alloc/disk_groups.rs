@@ -145,7 +145,7 @@ fn front_of(geometry: &Geometry) -> u32 {
 }
 
 /// Returns the segments of the first disk group that no data takes while another has room (GR1).
-fn kept_of(geometry: &Geometry) -> u32 {
+pub(super) fn kept_of(geometry: &Geometry) -> u32 {
     let segments: u32 = (0..geometry.group_count).map(|group| geometry.segments_of(group)).sum();
     (segments / KEPT_SHARE).clamp(KEPT_MIN, KEPT_MAX)
 }

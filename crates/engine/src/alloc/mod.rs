@@ -15,6 +15,9 @@
 //!   (delete, checkpoint, clean) has room.
 //! - G7: Where the first disk group has no data, metadata has its room and data that of the others:
 //!   each of the two is held against its own (`apart`).
+//! - G8: Where it has data too, so much of it is kept free of data that metadata finds what was
+//!   promised: holes between blocks are of no use to pages. Who would be refused has data moved
+//!   from there to the others.
 //! - G5: A write of what its file holds already, stored or reserved, goes three quarters into the
 //!   reserve: the new version counts beside the old one, or beside what is reserved for it, only
 //!   until it is installed and a checkpoint has released the old one. So after a reclaim it has
@@ -321,6 +324,7 @@ impl Allocator {
             return Err(FsError::NoSpace);
         }
         self.check_apart(&state, fragments, urgency)?;
+        self.check_reach(&mut state, fragments, urgency)?;
         state.promised += fragments;
         Ok(())
     }
@@ -332,13 +336,14 @@ impl Allocator {
     ///
     /// [`FsError::NoSpace`] if they would touch what is kept from `urgency`.
     pub(crate) fn check_room(&self, fragments: u64, urgency: Urgency, own: u64) -> FsResult<()> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         self.need()?;
         let wanted = self.taken(&state) + fragments + self.kept_from(&state, urgency, own);
         if wanted > state.capacity {
             return Err(FsError::NoSpace);
         }
-        self.check_apart(&state, fragments, urgency)
+        self.check_apart(&state, fragments, urgency)?;
+        self.check_reach(&mut state, fragments, urgency)
     }
 
     /// What was freed since the last checkpoint counts as used: it can't be written yet.

@@ -27,6 +27,8 @@ use crate::vnode::{Content, Core, Empties, Moves};
 
 /// Segments that are cleaned between two checkpoints: the cleaner has so many to copy into.
 const SEGMENTS_PER_SETTLING: usize = 4;
+/// Segments of the first disk group that one call empties because metadata wants room there.
+const FIRST_EMPTIED_MAX: u32 = 32;
 /// Segments that one call cleans at most where nobody waits for more: it is a step of a job.
 const SEGMENTS_PER_STEP: usize = 24;
 
@@ -52,7 +54,8 @@ impl Job for Cleaner {
     /// Begins below twice the segments that a reclaim wants, so that writers seldom wait for one.
     fn step(&self, core: &Core, now_ns: u64, _budget: Budget) -> FsResult<Step> {
         self.gauge.lock().note(now_ns, self.counts(core));
-        if core.store.alloc.free_segments(2 * LOW_SEGMENTS)? < 2 * LOW_SEGMENTS {
+        let alloc = &core.store.alloc;
+        if alloc.free_segments(2 * LOW_SEGMENTS)? < 2 * LOW_SEGMENTS || alloc.is_first_short()? {
             core.reclaim()?;
         }
         Ok(Step::Wait)
@@ -140,14 +143,24 @@ impl Cleaner {
         policy: &dyn CleaningPolicy,
         (attempts_max, moves): (usize, &mut Moves),
     ) -> FsResult<()> {
-        let mut tried = BTreeSet::new();
+        let (mut tried, mut of_first_left) = (BTreeSet::new(), FIRST_EMPTIED_MAX);
         for attempt in 1..=attempts_max {
-            if core.store.alloc.free_segments(enough)? >= enough {
-                return Ok(());
+            let has_enough = core.store.alloc.free_segments(enough)? >= enough;
+            let is_first_short = of_first_left > 0 && core.store.alloc.is_first_short()?;
+            if has_enough && !is_first_short {
+                break;
             }
             let mut candidates = core.store.alloc.candidates();
             candidates.retain(|view| !tried.contains(&view.segment));
-            let Some(chosen) = policy.choose(&candidates) else { break };
+            // G8: whatever lies there, it makes room where it is wanted.
+            let chosen = match has_enough {
+                true => {
+                    of_first_left -= 1;
+                    core.store.alloc.least_of_first(&candidates)
+                }
+                false => policy.choose(&candidates),
+            };
+            let Some(chosen) = chosen else { break };
             tried.insert(chosen);
             match self.clean_segment(core, chosen.into(), moves) {
                 Ok(()) => {}
