@@ -1,5 +1,6 @@
 //! Several devices in one pool: what each layout promises while members come, fail and go.
 
+mod attach;
 mod crash;
 mod groups;
 mod older;

@@ -146,7 +146,7 @@ fn a_round_robin_is_added_emptied_and_taken_out() {
     let pool = open(&devices[..1]).expect("it was made");
     pool.add_disk_group(&group_of(&devices, Layout::RoundRobin, &[1, 2, 3])).expect("it fits");
     let added = groups(&pool).remove(1);
-    assert_eq!(added.slots, 1..4);
+    assert_eq!(added.slots, (1..4).into());
     assert!(added.total_bytes > 4 * POOL_BYTES, "{added:?}");
     for file in 0..60 {
         put(&pool, &format!("f{file}"), &content(file, 1, FILE_BYTES)).expect("there is room");

@@ -421,6 +421,14 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "removal::a_cut_while_a_group_is_removed_loses_nothing_and_it_goes_on",
     ),
+    ("AttachedReadAtOnce", "members", "attach::a_mirror_gets_a_member_while_it_is_in_use"),
+    ("AttachedForgotten", "members", "attach::a_mirror_gets_a_member_while_it_is_in_use"),
+    (
+        "LoneForgotten",
+        "members",
+        "attach::writes_of_before_and_of_those_who_kept_the_device_reach_both",
+    ),
+    ("BlankedBeforeLabels", "members", "attach::a_cut_at_any_moment_leaves_it_in_or_out"),
     ("MissedNotMarked", "members", "returns::a_cut_at_any_moment_loses_nothing"),
     (
         "UnflushedNotMissed",

@@ -189,6 +189,25 @@ pub enum Request {
         /// Whether what is on it is overwritten.
         is_forced: bool,
     },
+    /// Make a device a further copy of one. A job copies.
+    DeviceAttach {
+        /// Path, slot or id of the one whose disk group it joins.
+        beside: String,
+        /// Its path, as the server finds it.
+        device: PathBuf,
+        /// Bytes of a file that is not there yet; none: as many as it needs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        size_bytes: Option<u64>,
+        /// Whether what is on it is overwritten.
+        is_forced: bool,
+    },
+    /// Take a member out of a mirror.
+    DeviceDetach {
+        /// Its path, slot or id.
+        device: String,
+        /// Whether each byte may be on one device alone then.
+        accepts_no_redundancy: bool,
+    },
     /// Make a spare one no longer.
     DeviceRemove {
         /// Its path or id.
@@ -785,6 +804,13 @@ mod tests {
             Request::DeviceList {},
             Request::DeviceFail { device: "0".to_owned() },
             Request::DeviceReplace { old: "1".to_owned(), new: "/d".into(), is_forced: true },
+            Request::DeviceAttach {
+                beside: "0".to_owned(),
+                device: "/d".into(),
+                size_bytes: Some(1 << 30),
+                is_forced: false,
+            },
+            Request::DeviceDetach { device: "0".to_owned(), accepts_no_redundancy: true },
             Request::GroupList {},
             Request::GroupAdd(NewGroup {
                 kind: "single".to_owned(),

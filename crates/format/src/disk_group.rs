@@ -20,7 +20,8 @@
 //! # Invariants
 //!
 //! - DG1: Ranges do not overlap, and lie in what the group table has room for.
-//! - DG2: The members of a disk group are in slots next to each other, and no slot is in two.
+//! - DG2: Each member is of one disk group, which names its slot once; no disk group names a free
+//!   slot.
 //! - DG3: A disk group that is being added has no range yet: nothing can lie there.
 
 use std::ops::Range;
@@ -28,6 +29,7 @@ use std::ops::Range;
 use crate::geometry::{Geometry, POOL_BYTES_MAX, SUPERBLOCK_AREA_BYTES};
 use crate::group::GROUPS_PER_TABLE_PAGE;
 use crate::members::Layout;
+use crate::slots::Slots;
 use crate::stripes::{StripeShape, Stripes};
 
 /// Byte of a member of an added disk group at which its allocation groups begin.
@@ -86,7 +88,7 @@ pub struct DiskGroup {
     /// What it is to the pool.
     pub state: DiskGroupState,
     /// Slots of its members (DG2).
-    pub slots: Range<usize>,
+    pub slots: Slots,
     /// Number of its first allocation group.
     pub first_group: u32,
     /// Bytes that it uses of each member.
@@ -212,7 +214,7 @@ impl Geometry {
         &self,
         number: u8,
         layout: Layout,
-        slots: Range<usize>,
+        slots: Slots,
         member_bytes: u64,
     ) -> Option<DiskGroup> {
         let stripe = layout.stripe(slots.len());
@@ -430,13 +432,14 @@ mod tests {
     fn a_plan_gives_the_range_that_it_was_made_of() {
         let geometry = geometry();
         for bytes in [20 << 20, 1 << 30, 1 << 45] {
-            let plan = geometry.plan_added(1, Layout::Mirror, 1..3, bytes).expect("it fits");
+            let plan =
+                geometry.plan_added(1, Layout::Mirror, (1..3).into(), bytes).expect("it fits");
             let range = geometry.range_on(1, plan.first_group, plan.member_bytes, None);
             let range = range.expect("it was planned so");
             assert_eq!(geometry.place_range(range), Some(range), "{bytes}");
             assert!(plan.member_bytes <= bytes);
         }
-        assert_eq!(geometry.plan_added(1, Layout::Single, 1..2, 1 << 20), None);
+        assert_eq!(geometry.plan_added(1, Layout::Single, (1..2).into(), 1 << 20), None);
     }
 
     #[test]

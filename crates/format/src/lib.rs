@@ -28,6 +28,7 @@ pub mod page;
 pub mod placement;
 pub mod pointer;
 pub mod quota;
+pub mod slots;
 pub mod stream;
 pub mod stripes;
 pub mod summary;

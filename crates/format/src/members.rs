@@ -8,7 +8,7 @@
 //!   the last, and its id a digest of the one before and of the table: two halves of a pool that
 //!   are opened apart have different tables, so their histories differ for ever.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -17,6 +17,7 @@ use crate::disk_group::DiskGroup;
 use crate::hash::siphash13;
 use crate::ids::{PoolId, SEQUENCE_MAX};
 use crate::missed::Parts;
+use crate::slots::Slots;
 use crate::stripes::{RAID5_WIDTH_MIN, STRIPE_WIDTH_MIN, StripeShape, UNIT_SHIFTS};
 use crate::superblock::SuperblockError;
 
@@ -360,7 +361,7 @@ impl Layout {
         Some(StripeShape { members, unit_shift, has_parity })
     }
 
-    pub(crate) fn to_disk(self, slots: Range<usize>) -> LayoutDisk {
+    pub(crate) fn to_disk(self, slots: &Slots) -> LayoutDisk {
         let (kind, unit_shift) = match self {
             Layout::Single => (KIND_SINGLE, UNIT_SHIFT),
             Layout::Mirror => (KIND_MIRROR, UNIT_SHIFT),
@@ -370,7 +371,7 @@ impl Layout {
         };
         let width = u8::try_from(slots.len()).expect("a layout names few slots");
         let mut named = [0; LAYOUT_SLOTS_MAX];
-        for (slot, number) in named.iter_mut().zip(slots) {
+        for (slot, number) in named.iter_mut().zip(slots.iter()) {
             *slot = u8::try_from(number).expect("a pool has few slots");
         }
         LayoutDisk { kind, width, unit_shift, others_units: 0, slots: named }
@@ -399,8 +400,9 @@ impl Layout {
     }
 }
 
-/// Returns a layout, and the slots of its members, which lie next to each other.
-pub(crate) fn layout_of(disk: &LayoutDisk) -> Result<(Layout, Range<usize>), SuperblockError> {
+/// Returns a layout, and the slots of its members. That each of these has one member, and no other
+/// layout has it, is checked where all are known (DG2).
+pub(crate) fn layout_of(disk: &LayoutDisk) -> Result<(Layout, Slots), SuperblockError> {
     let not = |what| Err(SuperblockError::NotImplemented { what });
     let layout = match disk.kind {
         KIND_SINGLE => Layout::Single,
@@ -418,12 +420,8 @@ pub(crate) fn layout_of(disk: &LayoutDisk) -> Result<(Layout, Range<usize>), Sup
     if !layout.widths().contains(&width) {
         return not("another number of devices than its layout has");
     }
-    let first = usize::from(disk.slots[0]);
-    let named = disk.slots.iter().zip(first..).take(width);
-    if named.into_iter().any(|(&slot, number)| usize::from(slot) != number) {
-        return not("a layout on slots that are not next to each other");
-    }
-    Ok((layout, first..first + width))
+    let named = disk.slots.iter().take(width);
+    Ok((layout, named.map(|slot| usize::from(*slot)).collect()))
 }
 
 /// Returns the members that `disk` lists: each with another identity, at least one of them online.
@@ -518,33 +516,45 @@ mod tests {
         vec![Member::new([1; 16], 1 << 30), Member::new([2; 16], 1 << 30)]
     }
 
+    fn slots(range: std::ops::Range<usize>) -> Slots {
+        range.into()
+    }
+
     #[test]
     fn what_is_not_done_is_refused_by_name() {
-        assert!(layout_of(&LayoutDisk { kind: 6, ..Layout::Mirror.to_disk(0..2) }).is_err());
+        assert!(
+            layout_of(&LayoutDisk { kind: 6, ..Layout::Mirror.to_disk(&slots(0..2)) }).is_err()
+        );
         for (members, is_known) in [(1, false), (2, true), (16, true), (17, false)] {
-            let disk = Layout::RoundRobin.to_disk(0..members);
+            let disk = Layout::RoundRobin.to_disk(&slots(0..members));
             assert_eq!(layout_of(&disk).is_ok(), is_known, "{members}");
         }
-        for slots in [0..2, 4..7] {
-            let disk = Layout::Mirror.to_disk(slots.clone());
-            assert_eq!(layout_of(&disk), Ok((Layout::Mirror, slots)));
+        for of in [vec![0, 1], vec![4, 5, 6], vec![3, 0, 7]] {
+            let of: Slots = of.into_iter().collect();
+            let disk = Layout::Mirror.to_disk(&of);
+            assert_eq!(layout_of(&disk), Ok((Layout::Mirror, of)));
         }
-        let mut apart = Layout::Mirror.to_disk(0..2);
-        apart.slots[1] = 5;
-        assert!(layout_of(&apart).is_err(), "its slots are not next to each other");
-        assert!(layout_of(&Layout::Single.to_disk(0..2)).is_err());
+        assert!(layout_of(&Layout::Single.to_disk(&slots(0..2))).is_err());
         let raid5 = Layout::Raid5 { unit_shift: 14 };
         for (members, is_known) in [(2, false), (3, true), (32, true)] {
-            assert_eq!(layout_of(&raid5.to_disk(0..members)).is_ok(), is_known, "{members}");
+            assert_eq!(
+                layout_of(&raid5.to_disk(&slots(0..members))).is_ok(),
+                is_known,
+                "{members}"
+            );
         }
         let stripe = Layout::Stripe { unit_shift: 14 };
         for (members, is_known) in [(1, false), (2, true), (32, true)] {
-            assert_eq!(layout_of(&stripe.to_disk(0..members)).is_ok(), is_known, "{members}");
+            assert_eq!(
+                layout_of(&stripe.to_disk(&slots(0..members))).is_ok(),
+                is_known,
+                "{members}"
+            );
         }
-        assert_eq!(layout_of(&stripe.to_disk(2..5)), Ok((stripe, 2..5)));
-        assert!(layout_of(&Layout::Raid5 { unit_shift: 17 }.to_disk(0..3)).is_err());
-        assert!(layout_of(&Layout::Stripe { unit_shift: 11 }.to_disk(0..3)).is_err());
-        assert!(layout_of(&Layout::Mirror.to_disk(0..4)).is_err());
+        assert_eq!(layout_of(&stripe.to_disk(&slots(2..5))), Ok((stripe, slots(2..5))));
+        assert!(layout_of(&Layout::Raid5 { unit_shift: 17 }.to_disk(&slots(0..3))).is_err());
+        assert!(layout_of(&Layout::Stripe { unit_shift: 11 }.to_disk(&slots(0..3))).is_err());
+        assert!(layout_of(&Layout::Mirror.to_disk(&slots(0..4))).is_err());
         let mut joining = two()[0].to_disk();
         joining.state = 5;
         let error = members_of(&[joining]).expect_err("not done").to_string();

@@ -23,6 +23,7 @@ use crate::members::{
     MembershipDisk, Spare, members_of, memberships_of, spares_of,
 };
 use crate::missed::{MISSED_MAX, MissedDisk, missed_to_disk, note_missed};
+use crate::slots::Slots;
 
 use self::groups::{added_of, first_layout_of, has_own_members, ranges_of, stripe_of};
 
@@ -319,8 +320,8 @@ pub struct Superblock {
     pub spares: Vec<Spare>,
     /// How the first disk group lies on its members.
     pub layout: Layout,
-    /// How many they are: the first slots.
-    pub width: usize,
+    /// Slots of these.
+    pub slots: Slots,
     /// The disk groups that were added, by number: at most [`DISK_GROUPS_MAX`] less one.
     pub added: Vec<DiskGroup>,
     /// Epochs of membership, oldest first: at least one, at most [`MEMBERSHIPS_MAX`].
@@ -593,7 +594,7 @@ impl Superblock {
             members,
             spares,
             layout,
-            width: slots.len(),
+            slots,
             added,
             memberships,
             label: disk.label,
@@ -686,8 +687,7 @@ impl Superblock {
         assert!(self.members.len() + self.spares.len() <= MEMBERS_MAX);
         assert!(self.memberships.len() <= MEMBERSHIPS_MAX);
         disk.device_count = U16::new(u16::try_from(self.members.len()).expect("bounded"));
-        let membership_count = u16::try_from(self.memberships.len()).expect("bounded");
-        disk.membership_count = U16::new(membership_count);
+        disk.membership_count = U16::new(u16::try_from(self.memberships.len()).expect("bounded"));
         disk.spare_count = u8::try_from(self.spares.len()).expect("bounded");
         let missed = missed_to_disk(&self.members);
         disk.missed_count = u8::try_from(missed.len()).expect("few members are away at one time");
@@ -726,7 +726,7 @@ impl Superblock {
         disk.epoch_base = U64::new(self.epoch_base.0);
         disk.busy_generation = U64::new(self.busy_generation);
         disk.secret = self.secret;
-        disk.layouts[0] = self.layout.to_disk(0..self.width);
+        disk.layouts[0] = self.layout.to_disk(&self.slots);
         if let Some(width) = geometry.stripe.filter(|_| geometry.first_stripe.is_none()) {
             disk.layouts[0].unit_shift = width.unit_shift;
             disk.layouts[0].others_units = width.units;
@@ -748,7 +748,7 @@ impl Superblock {
         assert!(self.added.len() < DISK_GROUPS_MAX);
         for group in &self.added {
             let at = usize::from(group.number);
-            disk.layouts[at] = group.layout.to_disk(group.slots.clone());
+            disk.layouts[at] = group.layout.to_disk(&group.slots);
             disk.disk_groups[at] = DiskGroupDisk {
                 roles: ROLES_DATA,
                 layout: group.number,

@@ -185,6 +185,11 @@ bugs! {
     TakenOutWithLiveBlocks: "A disk group is taken out before its last block is elsewhere (EV1).",
     TakenOutBeforeCheckpoint:
         "A disk group is taken out while the log still speaks of it (EV1).",
+    AttachedReadAtOnce: "A member that is attached is read before it has all (AD1).",
+    AttachedForgotten:
+        "A label that is written for another reason has the disk groups' members of before.",
+    LoneForgotten: "Who kept the one device of a pool writes to it alone when it has others (LN1).",
+    BlankedBeforeLabels: "The label of a member goes before the others do without it (AD3).",
     MissedNotMarked: "A write is answered that a member misses, and no map says so (MS5).",
     UnflushedNotMissed:
         "A member that fails has missed nothing of what was not durable on it (MS5).",

@@ -23,10 +23,9 @@
 //!
 //! Not here: how devices are found, and what is written to them.
 
-use std::ops::Range;
-
 use format::disk_group::{DiskGroup, DiskGroupState};
 use format::members::{Layout, Member, MemberState};
+use format::slots::Slots;
 use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
 
@@ -227,7 +226,7 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
         {
             return Err(twice(other));
         }
-        let at = usize::from(device.label.device_index);
+        let at = table.iter().position(|member| member.id == id).unwrap_or(usize::MAX);
         let is_older = settled.get(at).is_some_and(|settled| device.label.sequence < *settled)
             && !planted::is(Planted::OlderCopyBelieved);
         // MJ3.
@@ -242,7 +241,7 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
     let settled = settled.iter().copied().max().unwrap_or_default();
     let judged = Judged { newest, slots, settled, spares };
     for (layout, own) in disk_groups(&first.label) {
-        check_group(layout, table.get(own.clone()), judged.slots.get(own))?;
+        check_group(layout, own, table, &judged.slots)?;
     }
     Ok(judged)
 }
@@ -252,12 +251,14 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
 fn settled_of<'f>(found: impl Iterator<Item = &'f Found>, label: &Superblock) -> Vec<u64> {
     let mut settled = vec![0; label.members.len()];
     let added = label.added.iter().map(|group| group.slots.clone());
-    let groups: Vec<Range<usize>> = std::iter::once(0..label.width).chain(added).collect();
+    let groups: Vec<Slots> = std::iter::once(label.slots.clone()).chain(added).collect();
     for device in found {
-        let at = usize::from(device.label.device_index);
-        let own = groups.iter().find(|own| own.contains(&at)).cloned();
-        for slot in own.and_then(|own| settled.get_mut(own)).into_iter().flatten() {
-            *slot = device.settled.max(*slot);
+        let id = device.label.device_id();
+        let Some(at) = label.members.iter().position(|member| member.id == id) else { continue };
+        for slot in groups.iter().filter(|own| own.contains(at)).flat_map(Slots::iter) {
+            if let Some(settled) = settled.get_mut(slot) {
+                *settled = device.settled.max(*settled);
+            }
         }
     }
     settled
@@ -265,41 +266,41 @@ fn settled_of<'f>(found: impl Iterator<Item = &'f Found>, label: &Superblock) ->
 
 /// Returns the disk groups that a pool cannot do without, and the slots of their members. One that
 /// is being added holds nothing.
-pub(crate) fn disk_groups(label: &Superblock) -> impl Iterator<Item = (Layout, Range<usize>)> + '_ {
+pub(crate) fn disk_groups(label: &Superblock) -> impl Iterator<Item = (Layout, &Slots)> + '_ {
     let is_needed = |group: &&DiskGroup| group.state != DiskGroupState::Adding;
     let added = label.added.iter().filter(is_needed);
-    let added = added.map(|group| (group.layout, group.slots.clone()));
-    std::iter::once((label.layout, 0..label.width)).chain(added)
+    let added = added.map(|group| (group.layout, &group.slots));
+    std::iter::once((label.layout, &label.slots)).chain(added)
 }
 
 /// Refuses a disk group whose members do not have all that it should hold.
 fn check_group(
     layout: Layout,
-    table: Option<&[Member]>,
-    slots: Option<&[Slot]>,
+    own: &Slots,
+    table: &[Member],
+    slots: &[Slot],
 ) -> Result<(), MembersError> {
-    let (table, slots) = (table.unwrap_or_default(), slots.unwrap_or_default());
     let is_current = |slot: &Slot| matches!(slot, Slot::Current(_));
-    let current = slots.iter().filter(|slot| is_current(slot)).count();
+    let current = own.pick(slots).filter(|slot| is_current(slot)).count();
+    let away = || away_of(own.pick(table).zip(own.pick(slots)));
     match layout {
-        Layout::Single | Layout::RoundRobin if current == table.len() => Ok(()),
+        Layout::Single | Layout::RoundRobin if current == own.len() => Ok(()),
         Layout::Mirror if current > 0 => Ok(()),
-        Layout::Stripe { .. } | Layout::Raid5 { .. } if current + 1 >= table.len() => Ok(()),
-        Layout::RoundRobin => Err(MembersError::NoneCurrent { missing: away_of(table, slots) }),
+        Layout::Stripe { .. } | Layout::Raid5 { .. } if current + 1 >= own.len() => Ok(()),
+        Layout::RoundRobin => Err(MembersError::NoneCurrent { missing: away() }),
         Layout::Single | Layout::Mirror => {
-            let missing = paths_of(table.iter().filter(|member| member.is_online()));
+            let missing = paths_of(own.pick(table).filter(|member| member.is_online()));
             Err(MembersError::NoneCurrent { missing })
         }
-        Layout::Stripe { .. } => Err(MembersError::MetadataAway { missing: away_of(table, slots) }),
-        Layout::Raid5 { .. } => Err(MembersError::TooManyAway { missing: away_of(table, slots) }),
+        Layout::Stripe { .. } => Err(MembersError::MetadataAway { missing: away() }),
+        Layout::Raid5 { .. } => Err(MembersError::TooManyAway { missing: away() }),
     }
 }
 
 /// Returns the paths of the members that do not have all.
-fn away_of(table: &[Member], slots: &[Slot]) -> String {
+fn away_of<'a>(members: impl Iterator<Item = (&'a Member, &'a Slot)>) -> String {
     let is_current = |slot: &Slot| matches!(slot, Slot::Current(_));
-    let away = table.iter().zip(slots).filter(|(_, slot)| !is_current(slot));
-    paths_of(away.map(|(member, _)| member))
+    paths_of(members.filter(|(_, slot)| !is_current(slot)).map(|(member, _)| member))
 }
 
 fn check_pool(first: &Found, device: &Found) -> Result<(), MembersError> {
@@ -346,13 +347,12 @@ pub fn judge_return(pool: &Found, device: &Found) -> Result<usize, MembersError>
 /// [`MembersError::TooFew`], [`MembersError::DataAway`].
 pub fn check_enough(judged: &Judged, label: &Superblock) -> Result<(), MembersError> {
     for (layout, own) in disk_groups(label) {
-        let members = label.members.get(own.clone()).unwrap_or_default();
-        let slots = judged.slots.get(own).unwrap_or_default();
-        let is_whole = slots.iter().all(|slot| matches!(slot, Slot::Current(_)));
+        let members = || own.pick(&label.members).zip(own.pick(&judged.slots));
+        let is_whole = own.pick(&judged.slots).all(|slot| matches!(slot, Slot::Current(_)));
         if matches!(layout, Layout::Stripe { .. }) && !is_whole {
-            return Err(MembersError::DataAway { missing: away_of(members, slots) });
+            return Err(MembersError::DataAway { missing: away_of(members()) });
         }
-        let current = members.iter().zip(slots).filter(|(member, _)| member.is_online());
+        let current = members().filter(|(member, _)| member.is_online());
         // What is older than the others cannot have gone on without them.
         let is_older = |slot: &Slot| matches!(slot, Slot::Older(_));
         let current = current.filter(|(_, slot)| !is_older(slot));
@@ -406,7 +406,7 @@ mod tests {
             members,
             spares: Vec::new(),
             layout: if width == 1 { Layout::Single } else { Layout::Mirror },
-            width: usize::from(width),
+            slots: (0..usize::from(width)).into(),
             added: Vec::new(),
             memberships: vec![Membership::FIRST],
             label: [0; LABEL_BYTES],

@@ -26,11 +26,13 @@
 //! journal, double-write area and group table go to all. Of what is in groups the purpose of a
 //! request says how it is kept ([`Purpose::redundancy`]).
 
+mod attaching;
 mod below;
 mod composite;
 mod groups;
 mod growth;
 mod joining;
+mod lone;
 mod mirror;
 mod open;
 mod ranges;
@@ -41,6 +43,7 @@ mod slot;
 mod spares;
 mod striped;
 
+pub use attaching::{AttachError, DetachError, Detached};
 pub use composite::{Compared, Composite, Healed, ParityMended, Remade, ToRemake, Verify};
 pub use growth::{AddGroupError, Changing, NewGroup, check_width};
 pub use joining::{Copied, ReplaceError};
@@ -57,6 +60,7 @@ use std::sync::{Arc, OnceLock};
 
 use self::below::Below;
 use self::groups::Part;
+use self::lone::Lone;
 use format::geometry::Geometry;
 use format::ids::Place;
 use format::page::PAGE_BYTES;
@@ -96,12 +100,15 @@ struct Editions {
     current: AtomicUsize,
     /// Held by whoever makes another.
     changing: Mutex<()>,
+    /// The device of a pool that was opened on one alone.
+    lone: OnceLock<Arc<Lone>>,
 }
 
 impl Default for Editions {
     fn default() -> Editions {
         let all = std::array::from_fn(|_| OnceLock::new());
-        Editions { all, current: AtomicUsize::new(0), changing: Mutex::default() }
+        let (changing, lone) = (Mutex::default(), OnceLock::new());
+        Editions { all, current: AtomicUsize::new(0), changing, lone }
     }
 }
 
@@ -119,6 +126,16 @@ impl Volume {
         let volume = Volume { editions: Arc::default() };
         let (below, parts) = (None, Vec::new());
         volume.set_edition(0, Edition { device, composite, below, parts, geometry });
+        volume
+    }
+
+    /// Returns the space that `geometry` lays out on `device`, to which others may come while it is
+    /// in use.
+    fn alone(device: SharedDevice, geometry: Geometry) -> Volume {
+        let lone = Lone::new(device, &geometry);
+        let device: SharedDevice = Arc::<Lone>::clone(&lone);
+        let volume = Volume::new(device, geometry);
+        let _ = volume.editions.lone.set(lone);
         volume
     }
 

@@ -573,7 +573,7 @@ fn superblock(geometry: &Geometry) -> Superblock {
         members: vec![Member::new([1; 16], geometry.device_bytes)],
         spares: Vec::new(),
         layout: Layout::Single,
-        width: 1,
+        slots: (0..1).into(),
         added: Vec::new(),
         memberships: vec![Membership::FIRST],
         label,

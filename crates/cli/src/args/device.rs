@@ -14,7 +14,9 @@ use crate::size::ByteSize;
                         holdfast device online d0.hf d1.hf --wait\n  \
                         holdfast device add d0.hf spare.hf --spare\n  \
                         holdfast device add d0.hf /dev/sdb\n  \
-                        holdfast device remove d0.hf /dev/sdb --wait\n\n\
+                        holdfast device add d0.hf /dev/sdb --mirror d0.hf --wait\n  \
+                        holdfast device remove d0.hf /dev/sdb --wait\n  \
+                        holdfast device remove d0.hf d1.hf --accept-no-redundancy\n\n\
                         POOL is any device of the pool, or a directory that it is mounted on. A \
                         device is named by\nits path, its slot or its id, as `device list` shows \
                         them. A mounted pool is asked through its\nserver; another is opened for \
@@ -77,17 +79,22 @@ pub(crate) enum DeviceCommand {
         #[arg(long)]
         wait: bool,
     },
-    /// Add a device to the pool: for data, or as a spare that takes the place of one that fails
+    /// Add a device to the pool: for data, as a copy of another, or as a spare
     #[command(after_help = "Examples:\n  holdfast device add d0.hf /dev/sdb\n  \
+                            holdfast device add d0.hf /dev/sdb --mirror d0.hf --wait\n  \
                             holdfast device add d0.hf more.hf --size 2G\n  \
                             holdfast device add d0.hf spare.hf --spare\n  \
                             holdfast device add d0.hf /dev/sdf --spare --force\n\n\
                             A pool of single devices gets one more of them, a disk group of its \
                             own (`group list`): data\ngoes there too from now on. In a pool with \
-                            redundancy that must be said: `group add`. A spare\nholds \
-                            nothing. When a device of the mounted pool has failed or is missing, \
-                            the smallest\nspare that is large enough takes its place, and a job \
-                            makes it whole. A pool has up to 8 spares.")]
+                            redundancy that must be said: `group add`.\n\n\
+                            With --mirror OLD it becomes a copy more of the disk group of OLD: a \
+                            single becomes a\nmirror of two, a mirror of two one of three. It gets \
+                            every write from now on, a job copies\nthe rest, and until it has all \
+                            it is not read.\n\n\
+                            A spare holds nothing. When a device of the mounted pool has failed or \
+                            is missing, the\nsmallest spare that is large enough takes its place, \
+                            and a job makes it whole. A pool has up\nto 8 spares.")]
     Add {
         /// The pool
         pool: PathBuf,
@@ -96,22 +103,33 @@ pub(crate) enum DeviceCommand {
         /// Keep it as a spare
         #[arg(long)]
         spare: bool,
-        /// Size of a file for data that is not there yet
+        /// Make it a copy more of the disk group of this device: path, slot or id
+        #[arg(long, value_name = "OLD", conflicts_with = "spare")]
+        mirror: Option<String>,
+        /// Size of a file that is not there yet
         #[arg(long, conflicts_with = "spare")]
         size: Option<ByteSize>,
+        /// Return when the copy has all
+        #[arg(long, requires = "mirror")]
+        wait: bool,
         /// Overwrite what is on it
         #[arg(long)]
         force: bool,
     },
-    /// Take a device out of the pool: a spare, or one that is a disk group of its own
+    /// Take a device out of the pool: a spare, one of a mirror, or a disk group of its own
     #[command(after_help = "Examples:\n  holdfast device remove d0.hf spare.hf\n  \
+                            holdfast device remove d0.hf d2.hf\n  \
                             holdfast device remove d0.hf /dev/sdb --wait\n\n\
-                            What it holds is moved elsewhere before, by a job, as `group remove` \
-                            does; where that does not\nfit it is refused, with the missing bytes. \
-                            Its label is taken off then, so that it is of no pool\nany more. A \
-                            device that shares a disk group with others is not removed alone: \
-                            `device replace`\nputs another in its place, `group remove` takes all \
-                            of them out.")]
+                            One of a mirror of three leaves a mirror of two; of two a single is \
+                            left, without redundancy,\nwhich must be said. It is refused where \
+                            the others do not have all. It is also how one that is\nmissing or \
+                            has failed is forgotten for good.\n\n\
+                            What a disk group of its own holds is moved elsewhere before, by a \
+                            job, as `group remove`\ndoes; where that does not fit it is refused, \
+                            with the missing bytes. Its label is taken off\nthen, so that it is \
+                            of no pool any more. A device of a raid5, stripe or round-robin is \
+                            not removed\nalone: `device replace` puts another in its place, \
+                            `group remove` takes all of them out.")]
     Remove {
         /// The pool
         pool: PathBuf,
@@ -120,6 +138,9 @@ pub(crate) enum DeviceCommand {
         /// Return when it is gone
         #[arg(long)]
         wait: bool,
+        /// Of a mirror of two: let each byte be on one device alone from now on
+        #[arg(long)]
+        accept_no_redundancy: bool,
     },
 }
 

@@ -1,5 +1,5 @@
-//! `holdfast device`: shows the devices of a pool, fails, replaces and brings them back, and keeps
-//! spares.
+//! `holdfast device`: shows the devices of a pool, fails, replaces and brings them back, attaches
+//! and removes them, and keeps spares.
 
 use std::path::Path;
 
@@ -16,6 +16,8 @@ use crate::size::ByteSize;
 
 /// The kind of a disk group of one device.
 const SINGLE: &str = "single";
+/// That of one whose devices hold the same.
+const MIRROR: &str = "mirror";
 
 pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let is_change = !matches!(args.command, DeviceCommand::List { .. });
@@ -46,6 +48,11 @@ pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> 
             let done = online(&at, device, *must_wait, output);
             at.finish(done)?;
         }
+        DeviceCommand::Add { device, mirror: Some(old), size, wait, force, .. } => {
+            let size_bytes = size.map(|size| size.0);
+            let done = attach(&at, (old, device), (size_bytes, *wait, *force), output);
+            at.finish(done)?;
+        }
         DeviceCommand::Add { device, spare: false, size, force, .. } => {
             let done = add_for_data(&at, device, *size, *force);
             let group = at.finish(done)?;
@@ -64,8 +71,9 @@ pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> 
             let facts = json!({ "added": path, "as": "spare", "pool": pool });
             output.fact(&format!("{} is a spare of {pool}", printable(&path)), &facts);
         }
-        DeviceCommand::Remove { device, wait: must_wait, .. } => {
-            let done = remove(&at, &named(device), *must_wait, output);
+        DeviceCommand::Remove { device, wait: must_wait, accept_no_redundancy, .. } => {
+            let how = (*must_wait, *accept_no_redundancy);
+            let done = remove(&at, &named(device), how, output);
             at.finish(done)?;
         }
     }
@@ -85,7 +93,8 @@ fn add_for_data(
         anyhow::bail!(
             "{pool}: disk group {} is a {}, and this would be a disk group of one device, without \
              redundancy: if the pool is to have one, say so (`holdfast group add {pool} \
-             single:{}`), or keep it as a spare (`device add --spare`)",
+             single:{}`); or make it a copy more of a mirror (`device add --mirror OLD`), or keep \
+             it as a spare (`device add --spare`)",
             group.number,
             group.kind,
             printable(&device.display().to_string())
@@ -101,8 +110,30 @@ fn add_for_data(
     number.ok_or_else(|| anyhow::anyhow!("{pool}: the server answered nonsense"))
 }
 
-/// Takes out a spare, or the disk group of which `name` is the only device.
-fn remove(at: &Controlled, name: &str, must_wait: bool, output: &Output) -> anyhow::Result<()> {
+/// Makes a device a copy more of the disk group of `old`.
+fn attach(
+    at: &Controlled,
+    (old, new): (&str, &Path),
+    (size_bytes, must_wait, is_forced): (Option<u64>, bool, bool),
+    output: &Output,
+) -> anyhow::Result<()> {
+    let device = std::path::absolute(new)?;
+    let path = device.display().to_string();
+    at.ask(&Request::DeviceAttach { beside: named(old), device, size_bytes, is_forced })?;
+    let facts = json!({ "added": path, "as": "mirror", "beside": old });
+    let words = "it gets every write from now on, and is read when it has all";
+    output.fact(&format!("{} joins {}: {words}", printable(&path), printable(old)), &facts);
+    // Without a server nobody else goes on with the copy.
+    if must_wait || !at.is_served() { wait(at, output) } else { Ok(()) }
+}
+
+/// Takes out a spare, one of a mirror, or the disk group of which `name` is the only device.
+fn remove(
+    at: &Controlled,
+    name: &str,
+    (must_wait, accepts_no_redundancy): (bool, bool),
+    output: &Output,
+) -> anyhow::Result<()> {
     let pool = at.pool.display();
     let known = devices(at)?;
     let is_it = |it: &&DeviceFacts| {
@@ -119,6 +150,19 @@ fn remove(at: &Controlled, name: &str, must_wait: bool, output: &Output) -> anyh
     let group = at.groups()?.into_iter().find(|group| group.number == device.group);
     let group = group.ok_or_else(|| anyhow::anyhow!("{pool}: the server answered nonsense"))?;
     let (number, kind) = (group.number, &group.kind);
+    if kind == MIRROR {
+        // By what it is, not by where: a spare may take its slot meanwhile.
+        let device = device.id.clone();
+        at.ask(&Request::DeviceDetach { device, accepts_no_redundancy })?;
+        let facts = json!({ "removed": name, "pool": pool.to_string(), "group": number });
+        let words = if group.slots.len() == 2 {
+            format!("disk group {number} is a single, without redundancy")
+        } else {
+            format!("disk group {number} is a mirror of {}", group.slots.len() - 1)
+        };
+        output.fact(&format!("{} is of no pool any more; {words}", printable(name)), &facts);
+        return Ok(());
+    }
     if group.slots.len() > 1 {
         let others = if number == 0 {
             "which has the metadata and stays".to_owned()

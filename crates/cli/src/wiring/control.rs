@@ -75,6 +75,8 @@ fn control(
         | Request::DeviceReplace { .. }
         | Request::DeviceOnline { .. }
         | Request::DeviceAdd { .. }
+        | Request::DeviceAttach { .. }
+        | Request::DeviceDetach { .. }
         | Request::DeviceRemove { .. } => {
             return Ok(Answer::Devices(devices::list(pool)));
         }

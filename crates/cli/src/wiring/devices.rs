@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::{MemberStatus, Pool, PoolStatus, SpareStatus};
 use storage::device::{Device, FileDevice, FileOptions, RequestKind};
@@ -13,6 +14,10 @@ use super::neighbours::ThisMachine;
 use super::{Served, cannot_open, cannot_use, failed, open_device_with, random_bytes};
 use crate::backend::BackendError;
 use crate::control::{DeviceFacts, Request};
+
+/// How often it is looked whether a device that was taken out has answered: for five seconds.
+const ANSWERS_WAITED_FOR: u32 = 100;
+const ANSWER_POLL: Duration = Duration::from_millis(50);
 
 /// Returns the devices of a pool; of one device what can be told of it.
 pub(super) fn list(pool: &Pool) -> Vec<DeviceFacts> {
@@ -66,6 +71,10 @@ pub(super) fn change(served: &Served, request: &Request) -> Option<Result<(), Ba
         Some(add_spare(served, device, *is_forced))
     } else if let Request::DeviceRemove { device } = request {
         Some(remove_spare(served, device))
+    } else if let Request::DeviceAttach { beside, device, size_bytes, is_forced } = request {
+        Some(attach(served, beside, device, (*size_bytes, *is_forced)))
+    } else if let Request::DeviceDetach { device, accepts_no_redundancy } = request {
+        Some(detach(served, device, *accepts_no_redundancy))
     } else {
         None
     }
@@ -74,7 +83,7 @@ pub(super) fn change(served: &Served, request: &Request) -> Option<Result<(), Ba
 pub(super) fn facts_of(status: &MemberStatus, pool: &PoolStatus) -> DeviceFacts {
     let MemberStatus { slot, member, counts, rebuilt } = status;
     let geometry = &pool.geometry;
-    let group = pool.groups.iter().find(|group| group.slots.contains(slot));
+    let group = pool.groups.iter().find(|group| group.slots.contains(*slot));
     let pool_bytes = geometry.member_bytes();
     let rebuilt = rebuilt.clone().unwrap_or_default();
     // The cursor is in MiB of the pool; in stripes a device has a share of each.
@@ -250,6 +259,57 @@ fn replace(served: &Served, old: &str, new: &Path, is_forced: bool) -> Result<()
         refused(served, &error)
     })?;
     served.watch(new, device);
+    Ok(())
+}
+
+/// Makes the device at `path` a further copy of the one that `beside` names.
+fn attach(
+    served: &Served,
+    beside: &str,
+    path: &Path,
+    (size_bytes, is_forced): (Option<u64>, bool),
+) -> Result<(), BackendError> {
+    let slot = slot_of(served, beside)?;
+    let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
+    let was_there = path.exists();
+    let device = if was_there {
+        blank(path, is_forced, "device add --mirror --force")?
+    } else {
+        let status = served.pool.status();
+        let group = status.groups.iter().find(|group| group.slots.contains(slot));
+        let needed = group.map_or(status.geometry.member_bytes(), |group| group.member_bytes);
+        let size_bytes = size_bytes.unwrap_or(needed) & !4095;
+        FileDevice::create(path, size_bytes, FileOptions::default())
+            .map_err(|error| cannot_open(path, error))?
+    };
+    let attached = served.pool.attach_member(slot, Arc::<FileDevice>::clone(&device), id);
+    attached.map_err(|error| {
+        // Where there was nothing before, nothing is left behind.
+        if !was_there {
+            let _ = std::fs::remove_file(path);
+        }
+        failed(&served.path, error)
+    })?;
+    served.watch(path, device);
+    Ok(())
+}
+
+/// Takes the member that `name` names out of its mirror.
+fn detach(served: &Served, name: &str, accepts_no_redundancy: bool) -> Result<(), BackendError> {
+    let path = named(served, name)?.path;
+    let slot = slot_of(served, name)?;
+    let detached = served.pool.detach_member(slot, accepts_no_redundancy);
+    let detached = detached.map_err(|error| failed(&served.path, error))?;
+    // What was sent to it before lands before it is anybody else's.
+    let mut turns = 0..ANSWERS_WAITED_FOR;
+    while detached.unanswered() > 0 && turns.next().is_some() {
+        std::thread::park_timeout(ANSWER_POLL);
+    }
+    if let Err(error) = detached.blank() {
+        tracing::warn!("{error}; the device is of the pool no more, and may still have its label");
+    }
+    drop(detached);
+    served.watch_no_more(Path::new(&path));
     Ok(())
 }
 

@@ -19,7 +19,7 @@ pub(super) fn list(path: &Path, pool: &Pool) -> Result<Vec<GroupFacts>, BackendE
     let groups = pool.disk_groups().map_err(|error| failed(path, error))?;
     let devices = devices::list(pool);
     let facts = |group: DiskGroupStatus| {
-        let is_own = |slot: u64| usize::try_from(slot).is_ok_and(|at| group.slots.contains(&at));
+        let is_own = |slot: u64| usize::try_from(slot).is_ok_and(|at| group.slots.contains(at));
         let own = devices.iter().filter(|device| is_own(device.slot));
         GroupFacts {
             number: u64::from(group.number),
@@ -27,7 +27,7 @@ pub(super) fn list(path: &Path, pool: &Pool) -> Result<Vec<GroupFacts>, BackendE
             roles: roles_of(&group).iter().map(|&role| role.to_owned()).collect(),
             state: group.state.word().to_owned(),
             devices: own.map(|device| device.path.clone()).collect(),
-            slots: group.slots.clone().filter_map(|slot| u64::try_from(slot).ok()).collect(),
+            slots: group.slots.iter().filter_map(|slot| u64::try_from(slot).ok()).collect(),
             allocation_groups: u64::from(group.allocation_groups),
             member_bytes: group.member_bytes,
             total_bytes: group.total_bytes,
@@ -52,7 +52,7 @@ pub(super) fn space_of(group: &DiskGroupStatus) -> Value {
         "kind": group.layout.word(),
         "roles": roles_of(group),
         "state": group.state.word(),
-        "slots": group.slots.clone().collect::<Vec<usize>>(),
+        "slots": group.slots.iter().collect::<Vec<usize>>(),
         "total_bytes": group.total_bytes,
         "used_bytes": group.is_counted.then_some(group.used_bytes),
     })

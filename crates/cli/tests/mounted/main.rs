@@ -5,6 +5,7 @@
 
 mod acl;
 mod asked;
+mod attach;
 mod attributes;
 mod calls;
 mod content;

@@ -5,7 +5,7 @@
 //! Creation writes the superblocks last, after everything they lead to is durable: a creation that
 //! was interrupted leaves no pool.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use format::anode::{
@@ -25,6 +25,7 @@ use format::page::{
 };
 use format::placement::Placement;
 use format::pointer::BlockPointer;
+use format::slots::Slots;
 use format::stripes::StripeShape;
 use format::superblock::{Consistency, DISK_GROUPS_MAX, Superblock, label_of};
 use runtime::clock::Clock;
@@ -158,6 +159,7 @@ impl CreateOptions {
         for (number, group) in (1..).zip(others) {
             let slots = slot..slot + group.members;
             slot = slots.end;
+            let slots = slots.into();
             let made = plan_other(&geometry, number, group, slots)?;
             let own = (number, made.layout, made.slots.len());
             let ranges = geometry.ranges_on(own, made.first_group, made.member_bytes);
@@ -227,7 +229,7 @@ fn plan_other(
     geometry: &Geometry,
     number: u8,
     group: &GroupPlan,
-    slots: Range<usize>,
+    slots: Slots,
 ) -> Result<DiskGroup, OpenError> {
     let widths = group.layout.widths();
     if !widths.contains(&group.members) {
@@ -345,7 +347,7 @@ impl Pool {
             members: members_on(devices, take(&options.random, 16)),
             spares: Vec::new(),
             layout,
-            width: devices.len() - of_others,
+            slots: (0..devices.len() - of_others).into(),
             added,
             memberships: vec![Membership::FIRST],
             label,

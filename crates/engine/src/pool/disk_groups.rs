@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use format::disk_group::{DiskGroup, DiskGroupState};
 use format::members::Layout;
+use format::slots::Slots;
 use runtime::planted::{self, Planted};
 use storage::volume::{AddGroupError, NewGroup};
 
@@ -71,7 +72,7 @@ pub struct DiskGroupStatus {
     /// What it is to the pool.
     pub state: DiskGroupState,
     /// Slots of its members.
-    pub slots: std::ops::Range<usize>,
+    pub slots: Slots,
     /// Whether it has metadata and the fixed regions.
     pub has_metadata: bool,
     /// Whether data may lie there.
@@ -114,7 +115,7 @@ impl Pool {
     }
 
     fn groups_within(&self, budget: &mut u32) -> Vec<(DiskGroupStatus, Option<FsError>)> {
-        let (layout, width, added) = self.disk_group_table();
+        let (layout, slots, added) = self.disk_group_table();
         let geometry = self.volume().geometry();
         let of = |group: Option<&DiskGroup>| {
             let range =
@@ -126,7 +127,7 @@ impl Pool {
                 number: group.map_or(0, |group| group.number),
                 layout: group.map_or(layout, |group| group.layout),
                 state: group.map_or(DiskGroupState::Online, |group| group.state),
-                slots: group.map_or(0..width, |group| group.slots.clone()),
+                slots: group.map_or_else(|| slots.clone(), |group| group.slots.clone()),
                 has_metadata: group.is_none(),
                 has_data: group.is_some() || geometry.first_has_data,
                 allocation_groups,
@@ -140,13 +141,13 @@ impl Pool {
         std::iter::once(None).chain(added.iter().map(Some)).map(of).collect()
     }
 
-    /// Returns layout and width of the first disk group, and the others.
-    fn disk_group_table(&self) -> (Layout, usize, Vec<DiskGroup>) {
+    /// Returns layout and slots of the first disk group, and the others.
+    fn disk_group_table(&self) -> (Layout, Slots, Vec<DiskGroup>) {
         match self.volume().members().and_then(|members| members.label()) {
-            Some(label) => (label.layout, label.width, label.added),
+            Some(label) => (label.layout, label.slots, label.added),
             None => {
                 let superblock = self.superblock.lock();
-                (superblock.layout, superblock.width, superblock.added.clone())
+                (superblock.layout, superblock.slots.clone(), superblock.added.clone())
             }
         }
     }

@@ -1,12 +1,14 @@
-//! The members of an open pool: what they are, one that fails on demand, one that is replaced;
-//! and spares.
+//! The members of an open pool: what they are, one that fails on demand, one that is replaced,
+//! attached or removed; and spares.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::members::{Member, Spare};
 use storage::device::{DeviceError, SharedDevice};
-use storage::volume::{MemberCounts, ReplaceError, ReturnError, SpareError};
+use storage::volume::{
+    AttachError, DetachError, Detached, MemberCounts, ReplaceError, ReturnError, SpareError,
+};
 
 use super::Pool;
 use crate::error::FsResult;
@@ -220,6 +222,51 @@ impl Pool {
         begun.inspect_err(|error| self.stop_after(error))?;
         self.begin_rebuild(slot);
         Ok(())
+    }
+
+    /// Makes `device` a further member of the disk group that has the member in slot `beside`: a
+    /// single becomes a mirror of two, a mirror of two one of three. A job makes all anew that it
+    /// should have ([`Pool::jobs`]); it has every write from the moment this returns. Returns its
+    /// slot.
+    ///
+    /// # Errors
+    ///
+    /// See [`AttachError`].
+    pub fn attach_member(
+        &self,
+        beside: usize,
+        device: SharedDevice,
+        id: [u8; 16],
+    ) -> Result<usize, AttachError> {
+        let mut superblock = self.superblock.lock();
+        let attached = self.volume().changing().attach(&mut superblock, beside, device, id);
+        drop(superblock);
+        let slot = attached.inspect_err(|error| {
+            if let AttachError::Unfit(error) = error {
+                self.stop_after(error);
+            }
+        })?;
+        self.begin_rebuild(slot);
+        Ok(slot)
+    }
+
+    /// Takes the member in `slot` out of its disk group, a mirror: of two only where
+    /// `accepts_single`, for then each byte is on one device alone. Nothing goes to it when this
+    /// returns, and its label is to be blanked ([`Detached::blank`]).
+    ///
+    /// # Errors
+    ///
+    /// See [`DetachError`].
+    pub fn detach_member(
+        &self,
+        slot: usize,
+        accepts_single: bool,
+    ) -> Result<Detached, DetachError> {
+        self.volume().detach(slot, accepts_single).inspect_err(|error| {
+            if let DetachError::Device(cause) = error {
+                self.stop_writing(cause);
+            }
+        })
     }
 
     fn begin_rebuild(&self, slot: usize) {

@@ -602,7 +602,7 @@ impl Pool {
         let superblock = self.superblock.lock();
         let label_end = superblock.label.iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES);
         PoolStatus {
-            layout: superblock.layout,
+            layout: groups.first().map_or(superblock.layout, |group| group.layout),
             members: self.members(),
             groups,
             spares: self.spares(),

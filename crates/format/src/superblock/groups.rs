@@ -1,12 +1,12 @@
 //! The disk groups of a superblock: what its bytes say of them, and how they change.
 
 use super::{Superblock, SuperblockDisk, SuperblockError};
-use std::ops::Range;
 
 use crate::disk_group::{DiskGroup, DiskGroupState, GroupRange};
 use crate::geometry::Geometry;
 use crate::ids::SEQUENCE_MAX;
 use crate::members::{LAYOUT_SLOTS_MAX, Layout, LayoutDisk, Member, layout_of};
+use crate::slots::Slots;
 use crate::stripes::{STRIPE_WIDTH_MIN, StripeShape, StripeWidth, UNIT_SHIFTS};
 
 /// Returns the disk groups that were added.
@@ -27,13 +27,8 @@ pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, Superblo
 }
 
 /// Returns the layout of the first disk group, which has metadata, and the slots of its members.
-pub(super) fn first_layout_of(
-    disk: &LayoutDisk,
-) -> Result<(Layout, Range<usize>), SuperblockError> {
+pub(super) fn first_layout_of(disk: &LayoutDisk) -> Result<(Layout, Slots), SuperblockError> {
     let (layout, slots) = layout_of(disk)?;
-    if slots.start != 0 {
-        return Err(SuperblockError::BadField { field: "layouts" });
-    }
     if layout == Layout::RoundRobin {
         return Err(SuperblockError::NotImplemented { what: "metadata on a round-robin" });
     }
@@ -61,7 +56,7 @@ pub(super) fn stripe_of(
 pub(super) fn has_own_members(superblock: &Superblock) -> bool {
     let mut owners = vec![0; superblock.members.len()];
     let slots = superblock.added.iter().map(|group| group.slots.clone());
-    for slot in slots.flatten().chain(0..superblock.width) {
+    for slot in slots.flatten().chain(superblock.slots.iter()) {
         match owners.get_mut(slot) {
             Some(owner) => *owner += 1,
             None => return false,
@@ -131,15 +126,62 @@ impl Superblock {
     /// If it is the first: a bug in the caller.
     pub fn take_out(&mut self, number: u8) {
         assert_ne!(number, 0, "the first disk group stays");
-        for group in self.added.extract_if(.., |group| group.number == number) {
-            for member in self.members.iter_mut().take(group.slots.end).skip(group.slots.start) {
-                *member = Member::gone();
-            }
+        let out = self.added.extract_if(.., |group| group.number == number);
+        let out: Vec<usize> = out.flat_map(|group| group.slots).collect();
+        out.into_iter().for_each(|slot| self.free_slot(slot));
+        self.geometry.added.retain(|range| range.disk_group != number);
+    }
+
+    /// Nobody is in `slot` any more. The table ends with a member (`members_of`).
+    fn free_slot(&mut self, slot: usize) {
+        if let Some(member) = self.members.get_mut(slot) {
+            *member = Member::gone();
         }
         while self.members.last().is_some_and(Member::is_gone) {
             self.members.pop();
         }
-        self.geometry.added.retain(|range| range.disk_group != number);
+    }
+
+    /// Returns layout and slots of the disk group that has the member in `slot`, and its number;
+    /// `None`: nobody is there.
+    #[must_use]
+    pub fn group_of_slot(&self, slot: usize) -> Option<(u8, Layout, &Slots)> {
+        let added = self.added.iter().map(|group| (group.number, group.layout, &group.slots));
+        let mut all = std::iter::once((0, self.layout, &self.slots)).chain(added);
+        all.find(|(.., slots)| slots.contains(slot))
+    }
+
+    /// Makes `layout` and `change` of the slots of disk group `number` what it is.
+    fn relayout(&mut self, number: u8, layout: Layout, change: impl FnOnce(&mut Slots)) {
+        let own = self.added.iter_mut().find(|group| group.number == number);
+        let (own_layout, slots) = match own {
+            Some(group) if number != 0 => (&mut group.layout, &mut group.slots),
+            Some(_) | None => (&mut self.layout, &mut self.slots),
+        };
+        *own_layout = layout;
+        change(slots);
+    }
+
+    /// Adds `member` to the disk group `number`, which is a mirror from now on, in the lowest slot
+    /// that is free. Returns that slot.
+    pub fn attach(&mut self, number: u8, member: Member) -> usize {
+        let free = self.members.iter().position(Member::is_gone);
+        let slot = free.unwrap_or(self.members.len());
+        match self.members.get_mut(slot) {
+            Some(at) => *at = member,
+            None => self.members.push(member),
+        }
+        self.relayout(number, Layout::Mirror, |slots| slots.push(slot));
+        slot
+    }
+
+    /// Takes the member in `slot` out of its disk group, a mirror, which is a single if one is
+    /// left.
+    pub fn detach(&mut self, slot: usize) {
+        let Some((number, layout, slots)) = self.group_of_slot(slot) else { return };
+        let layout = if slots.len() == 2 { Layout::Single } else { layout };
+        self.relayout(number, layout, |slots| slots.remove(slot));
+        self.free_slot(slot);
     }
 
     /// Returns how many bytes the pool uses of the member whose label this is.
@@ -151,7 +193,7 @@ impl Superblock {
     /// Returns how many bytes the pool uses of the member in `slot`.
     #[must_use]
     pub fn member_bytes(&self, slot: usize) -> u64 {
-        let group = self.added.iter().find(|group| group.slots.contains(&slot));
+        let group = self.added.iter().find(|group| group.slots.contains(slot));
         group.map_or_else(|| self.geometry.member_bytes(), |group| group.member_bytes)
     }
 }

@@ -29,7 +29,7 @@ fn sample() -> Superblock {
         members: vec![Member::new([2; 16], 1 << 30)],
         spares: Vec::new(),
         layout: Layout::Single,
-        width: 1,
+        slots: (0..1).into(),
         added: Vec::new(),
         memberships: vec![Membership::FIRST],
         label: [0; LABEL_BYTES],
@@ -73,7 +73,7 @@ fn a_pool_in_stripes_comes_back_as_it_was_written() {
         let shape = layout.stripe(4).expect("it has stripes");
         let geometry = Geometry::plan_striped(&options, shape).expect("it fits");
         let members = (1..=4).map(|id| Member::new([id; 16], 1 << 30)).collect();
-        let striped = Superblock { layout, geometry, members, width: 4, ..sample() };
+        let striped = Superblock { layout, geometry, members, slots: (0..4).into(), ..sample() };
         assert_eq!(Superblock::decode(&striped.encode(1), 1), Ok(striped));
     }
 }
@@ -99,7 +99,7 @@ fn the_label_of_a_spare_comes_back_as_it_was_written() {
 fn what_a_member_has_missed_comes_back_as_it_was_written() {
     let mut away = sample();
     away.members.push(Member::new([3; 16], 1 << 30));
-    (away.layout, away.width) = (Layout::Mirror, 2);
+    (away.layout, away.slots) = (Layout::Mirror, (0..2).into());
     away.members[1].state = MemberState::Failed;
     away.members[1].missed = Some(Parts::of(&away.geometry, &(0..300 << 20)));
     let bytes = away.encode(0);
@@ -154,7 +154,7 @@ fn with_added() -> Superblock {
     superblock.members.extend((3..6).map(|id| Member::new([id; 16], 1 << 30)));
     let plans = [(1, Layout::Mirror, 1..3), (2, Layout::Single, 3..4)];
     for (number, layout, slots) in plans {
-        let plan = superblock.geometry.plan_added(number, layout, slots, 1 << 30);
+        let plan = superblock.geometry.plan_added(number, layout, slots.into(), 1 << 30);
         let plan = plan.expect("there is room");
         superblock.added.push(DiskGroup { state: DiskGroupState::Online, ..plan });
         superblock.place_added().expect("as it was planned");
@@ -188,7 +188,7 @@ fn disk_groups_come_back_as_they_were_written() {
 fn a_round_robin_has_a_range_for_each_of_its_devices() {
     let mut superblock = sample();
     superblock.members.extend((3..6).map(|id| Member::new([id; 16], 1 << 30)));
-    let plan = superblock.geometry.plan_added(1, Layout::RoundRobin, 1..4, 1 << 30);
+    let plan = superblock.geometry.plan_added(1, Layout::RoundRobin, (1..4).into(), 1 << 30);
     let plan = plan.expect("there is room");
     superblock.added.push(DiskGroup { state: DiskGroupState::Online, ..plan });
     superblock.place_added().expect("as it was planned");
@@ -232,10 +232,11 @@ fn disk_groups_that_cannot_be_are_refused() {
     refused(&|disk| disk.disk_groups[1].first_group = U32::new(u32::MAX), "past the table");
     refused(&|disk| disk.disk_groups[1].member_bytes = U64::new(u64::MAX), "endless");
     refused(&|disk| disk.disk_groups[1].member_bytes = U64::new(4096), "no room for a group");
-    refused(&|disk| disk.layouts[1].slots[0] = 3, "slots that are not next to each other");
+    refused(&|disk| disk.layouts[1].slots[0] = 3, "the member of another group");
     refused(&|disk| disk.layouts[2].slots[0] = 2, "a member in two groups");
     refused(&|disk| disk.layouts[2].slots[0] = 9, "no such slot");
+    refused(&|disk| disk.layouts[1].slots[0] = 2, "one member twice");
     refused(&|disk| disk.disk_groups[2].roles = 0, "a member in none");
     refused(&|disk| disk.layouts[1].kind = 5, "raid5 of two");
-    refused(&|disk| disk.layouts[0].slots[0] = 1, "the first group begins elsewhere");
+    refused(&|disk| disk.layouts[0].slots[0] = 1, "a member in none, another in two");
 }

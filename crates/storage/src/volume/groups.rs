@@ -37,8 +37,6 @@ pub(super) struct Part {
     pub(super) disk_group: u8,
     /// Which of its ranges the part has: see [`format::disk_group::GroupRange::lane`].
     pub(super) lane: Option<u8>,
-    /// Slot of the pool that its first member is in.
-    pub(super) first_slot: usize,
     /// The layout over its members.
     pub(super) composite: Arc<dyn Composite>,
 }
@@ -59,11 +57,6 @@ impl Placed {
 
     fn outer(&self, offset: u64) -> u64 {
         offset - self.offset + self.bytes.start
-    }
-
-    /// Returns which of the part's slots a slot of the pool is.
-    fn own_slot(&self, slot: Option<usize>) -> Option<usize> {
-        slot?.checked_sub(self.part.first_slot)
     }
 
     fn outer_range(&self, range: &Range<u64>) -> Range<u64> {
@@ -291,7 +284,6 @@ impl Composite for Groups {
         let Some((placed, inner)) = self.part_of(offset, to_u64(length_bytes)) else {
             return Err(self.nowhere(offset, length_bytes));
         };
-        let returning = placed.own_slot(returning);
         placed.part.composite.heal(purpose, inner, length_bytes, verify, returning)
     }
 
@@ -310,12 +302,9 @@ impl Composite for Groups {
         let Some((placed, _)) = self.part_of(piece.start, piece.end - piece.start) else {
             return Box::new(|| Ok(None));
         };
-        let Some(own) = placed.own_slot(Some(slot)) else {
-            return Box::new(|| Ok(None));
-        };
         let keeps = keeps.iter().map(|offset| placed.inner(*offset)).collect();
         let wanted = ToRemake { piece: placed.inner_range(piece), kept: *kept, keeps };
-        let remaking = placed.part.composite.begin_remake(own, &wanted);
+        let remaking = placed.part.composite.begin_remake(slot, &wanted);
         Box::new(move || {
             Ok(remaking()?.map(|mut remade| {
                 remade.lost.iter_mut().for_each(|offset| *offset = placed.outer(*offset));
@@ -333,7 +322,7 @@ impl Composite for Groups {
         let Some((placed, _)) = self.part_of(piece.start, piece.end - piece.start) else {
             return Err(self.nowhere(piece.start, 0));
         };
-        let (inner, returning) = (placed.inner_range(&piece), placed.own_slot(returning));
+        let inner = placed.inner_range(&piece);
         let mut compared = placed.part.composite.compare(inner, kept, returning)?;
         compared.differing.iter_mut().for_each(|offset| *offset = placed.outer(*offset));
         Ok(compared)
@@ -348,7 +337,7 @@ impl Composite for Groups {
         let Some((placed, _)) = self.part_of(rows.start, rows.end - rows.start) else {
             return Ok(ParityMended::Left);
         };
-        let (inner, returning) = (placed.inner_range(&rows), placed.own_slot(returning));
+        let inner = placed.inner_range(&rows);
         placed.part.composite.mend_parity(inner, verify, returning)
     }
 }

@@ -33,14 +33,17 @@ use format::disk_group::{ADDED_GROUPS_OFFSET, DiskGroup, DiskGroupState};
 use format::geometry::{Geometry, POOL_BYTES_MIN};
 use format::members::{LAYOUT_SLOTS_MAX, Layout, MEMBERS_MAX, Member, MemberState};
 use format::page::PAGE_BYTES;
+use format::slots::Slots;
 use format::stripes::{StripeShape, StripeWidth};
 use format::superblock::{DISK_GROUPS_MAX, Superblock, SuperblockError};
 use runtime::planted::{self, Planted};
 use runtime::sync::MutexGuard;
 
+use super::attaching::AttachError;
 use super::composite::Composite;
 use super::groups::{Groups, Part};
 use super::open::{layout_over, needed_of, parts_over};
+use super::ranges::Ranges;
 use super::set::{Change, MemberSet, take_table};
 use super::slot::Slot;
 use super::spares::blank_label;
@@ -168,6 +171,28 @@ impl Changing<'_> {
         self.volume.say_leaving(disk_group)
     }
 
+    /// Makes `device` a further member of the disk group that has the member in slot `beside`: see
+    /// [`Volume::begin_attach`]. `superblock`, the current label, becomes what the labels say.
+    ///
+    /// # Errors
+    ///
+    /// See [`AttachError`].
+    pub fn attach(
+        &self,
+        superblock: &mut Superblock,
+        beside: usize,
+        device: SharedDevice,
+        id: [u8; 16],
+    ) -> Result<usize, AttachError> {
+        self.volume.lay_over(superblock).map_err(|_| AttachError::Often)?;
+        let slot = self.volume.begin_attach(beside, device, id)?;
+        if let Some(label) = self.volume.members().and_then(|members| members.label()) {
+            superblock.sequence = label.sequence;
+            take_table(superblock, &label);
+        }
+        Ok(slot)
+    }
+
     /// Adds a disk group to an open pool; `superblock`, the current label, becomes what the labels
     /// say. Before they say that it is there `look` is asked, with the geometry that the pool has
     /// then: if it fails nothing is added. Returns the number of the disk group. See the module's
@@ -288,8 +313,8 @@ impl Volume {
         let numbers = 1..u8::try_from(DISK_GROUPS_MAX).unwrap_or(1);
         let number = numbers.into_iter().find(|number| !taken(*number));
         let number = number.ok_or(AddGroupError::TooMany)?;
-        let first_slot = free_slots(&superblock.members, width);
-        if first_slot + width + superblock.spares.len() > MEMBERS_MAX {
+        let slots = free_slots(&superblock.members, width);
+        if slots.end().max(superblock.members.len()) + superblock.spares.len() > MEMBERS_MAX {
             return Err(AddGroupError::TooManyMembers);
         }
         let smallest = infos().min_by_key(|info| info.size_bytes);
@@ -304,7 +329,6 @@ impl Volume {
         if !fits || smallest.size_bytes < POOL_BYTES_MIN {
             return Err(too_small());
         }
-        let slots = first_slot..first_slot + width;
         let plan = geometry.plan_added(number, new.layout, slots, smallest.size_bytes);
         plan.ok_or(AddGroupError::TableFull)
     }
@@ -443,20 +467,49 @@ impl Volume {
             return edition.parts.clone();
         }
         let composite = edition.composite.clone().or_else(|| {
-            let slots = vec![Slot::new(Some(Arc::clone(&edition.device)), MemberState::Online)];
+            let lone = self.editions.lone.get();
+            let device = lone.map_or(&edition.device, |lone| lone.inner());
+            let slots = vec![Slot::new(Some(Arc::clone(device)), MemberState::Online)];
             let label = Some((superblock.clone(), superblock.sequence));
             let needed = needed_of(Layout::Single, 1);
-            let set = MemberSet::new(slots, label, needed, &superblock.geometry);
+            let slots = (superblock.slots.clone(), slots);
+            let ranges = lone.map(|lone| Arc::clone(lone.ranges()));
+            let ranges = ranges.unwrap_or_else(|| Ranges::new(superblock.geometry.clone()));
+            let set = MemberSet::with_ranges(slots, label, needed, ranges);
             layout_over(superblock, None, set).ok()
         });
-        let part = |composite| Part { disk_group: 0, lane: None, first_slot: 0, composite };
+        let part = |composite| Part { disk_group: 0, lane: None, composite };
         composite.into_iter().map(part).collect()
+    }
+
+    /// What is still asked of the one device that the pool lay on goes to `first` from now on.
+    fn hand_over(&self, first: &Part) {
+        if let Some(lone) = self.editions.lone.get() {
+            let layout: SharedDevice = Arc::<dyn Composite>::clone(&first.composite);
+            lone.hand_over(layout);
+        }
+    }
+
+    /// Lays a layout over the one device of a pool, to which others can come then.
+    fn lay_over(&self, superblock: &Superblock) -> Result<(), AddGroupError> {
+        if self.composite().is_some() || self.below().is_some() {
+            return Ok(());
+        }
+        let number = self.next_edition(changes_to_come(superblock))?;
+        let parts = self.parts_of(superblock);
+        let Some(first) = parts.first().cloned() else { return Ok(()) };
+        self.hand_over(&first);
+        let (composite, geometry) = (Some(Arc::clone(&first.composite)), self.geometry().clone());
+        let device: SharedDevice = first.composite;
+        self.set_edition(number, Edition { device, composite, below: None, parts, geometry });
+        Ok(())
     }
 
     /// The pool lies on `parts` from now on, as `superblock` says.
     fn set_parts(&self, number: usize, parts: Vec<Part>, superblock: &Superblock) {
         let geometry = superblock.geometry.clone();
         let Some((first, added)) = parts.split_first() else { return };
+        self.hand_over(first);
         let groups = Arc::new(Groups::new(first.clone(), added, &geometry));
         let composite: Arc<dyn Composite> = Arc::<Groups>::clone(&groups);
         let device: SharedDevice = groups;
@@ -495,11 +548,10 @@ fn changes_to_come(superblock: &Superblock) -> usize {
     superblock.added.iter().map(of).sum()
 }
 
-/// Returns the first slot of as many that nobody is in, next to each other.
-fn free_slots(members: &[Member], width: usize) -> usize {
-    let is_free = |slot: usize| members.get(slot).is_none_or(Member::is_gone);
-    let fits = |first: &usize| (*first..first + width).all(is_free);
-    (1..=members.len()).find(fits).unwrap_or(members.len())
+/// Returns the lowest slots that nobody is in.
+fn free_slots(members: &[Member], width: usize) -> Slots {
+    let is_free = |slot: &usize| members.get(*slot).is_none_or(Member::is_gone);
+    (0..).filter(is_free).take(width).collect()
 }
 
 /// Notes where the members that are there were opened.
@@ -514,10 +566,10 @@ fn note_paths(label: &mut Superblock, slots: &[Slot]) {
 
 /// Adds members and disk group to the table of a label.
 fn add_to(label: &mut Superblock, new: &NewGroup, plan: &DiskGroup) {
-    while label.members.len() < plan.slots.end {
+    while label.members.len() < plan.slots.end() {
         label.members.push(Member::gone());
     }
-    for (slot, (device, id)) in plan.slots.clone().zip(&new.devices) {
+    for (slot, (device, id)) in plan.slots.iter().zip(&new.devices) {
         let info = device.info();
         let Some(member) = label.members.get_mut(slot) else { continue };
         *member = Member::new(*id, info.size_bytes);

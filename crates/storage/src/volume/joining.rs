@@ -49,7 +49,10 @@ const CURSOR_PARTS: u64 = 128;
 #[non_exhaustive]
 pub enum ReplaceError {
     /// Only pools of several devices have members to replace.
-    #[error("the pool lies on one device: there is nothing to copy a member from")]
+    #[error(
+        "the pool lies on one device, and there is no other copy: `device add --mirror` attaches \
+         one, and the first can be removed then"
+    )]
     NotSeveral,
     /// Name another.
     #[error("there is no member in slot {slot}")]
@@ -188,11 +191,11 @@ impl Volume {
         let members = self.members().ok_or(ReplaceError::NotSeveral)?;
         let is_there = slots.get(slot).is_some_and(|slot| slot.state != MemberState::Gone);
         let found = members.of_slot(slot).filter(|_| is_there);
-        let (set, own) = found.ok_or(ReplaceError::NoSlot { slot })?;
+        let (set, _) = found.ok_or(ReplaceError::NoSlot { slot })?;
         if let Some(slot) = slots.iter().position(|it| it.state == MemberState::Joining) {
             return Err(ReplaceError::Joins { slot });
         }
-        if !set.can_lose_of(slots, slot, own) {
+        if !set.can_lose_of(slots, slot) {
             return Err(ReplaceError::Needed { slot });
         }
         Ok(())
@@ -240,11 +243,11 @@ impl Volume {
     /// Returns the bytes of the pool of which the member in `slot` has a share.
     fn walked_for(&self, label: &Superblock, slot: usize) -> Range<u64> {
         let geometry = self.geometry();
-        let group = label.added.iter().find(|group| group.slots.contains(&slot));
+        let group = label.added.iter().find(|group| group.slots.contains(slot));
         let of_group = |group: &DiskGroup| {
             let is_own = |range: &&GroupRange| {
-                let own =
-                    range.lane.is_none_or(|lane| group.slots.start + usize::from(lane) == slot);
+                let at = group.slots.position(slot);
+                let own = range.lane.is_none_or(|lane| at == Some(usize::from(lane)));
                 range.disk_group == group.number && own
             };
             geometry.added.iter().find(is_own)

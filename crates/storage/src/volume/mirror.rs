@@ -264,7 +264,9 @@ impl Composite for Mirror {
             (range.start, AlignedBuffer::for_reading(to_usize(range.end - range.start)))
         };
         let reads = self.submit_reads(Purpose::Cleaner, ranges.iter().map(buffer).collect());
+        let own = self.set.own_of(slot);
         Box::new(move || {
+            let Some(slot) = own else { return Ok(None) };
             let bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
             let mut remade = Remade { bytes, lost: vec![] };
             let view = self.set.view();
@@ -302,6 +304,7 @@ impl Composite for Mirror {
         returning: Option<usize>,
     ) -> Result<Compared, DeviceError> {
         let view = self.set.view_with(returning);
+        let returning = returning.and_then(|slot| self.set.own_of(slot));
         let copies = self.set.salvage(&view, Purpose::Cleaner, &piece)?;
         let Some(first) = copies.iter().flatten().next() else {
             return Err(DeviceError::Failed { device: self.info.name.clone() });
@@ -329,6 +332,7 @@ impl Composite for Mirror {
         let range = offset..offset + to_u64(length_bytes);
         let hold = self.set.try_hold(range);
         let view = self.set.view_with(returning);
+        let returning = returning.and_then(|slot| self.set.own_of(slot));
         let copies = self.set.read_each(&view, purpose, offset, length_bytes);
         let is_good = |copy: &(usize, Result<AlignedBuffer, DeviceError>)| {
             copy.1.as_ref().is_ok_and(|bytes| verify(bytes))

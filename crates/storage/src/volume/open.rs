@@ -1,13 +1,13 @@
 //! Several devices become one volume: their labels are read and judged, and layouts are put over
 //! the members: one over those of each disk group.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use format::disk_group::{ADDED_GROUPS_OFFSET, DiskGroup, DiskGroupState};
 use format::geometry::Geometry;
 use format::members::{Layout, MemberState};
 use format::page::PAGE_BYTES;
+use format::slots::Slots;
 use format::superblock::{Superblock, SuperblockError};
 use runtime::planted::{self, Planted};
 
@@ -70,7 +70,7 @@ impl Volume {
             };
             let device = device.ok_or(members::MembersError::Nothing)?;
             superblock.device_index = 0;
-            return Ok((Volume::new(device, superblock.geometry.clone()), superblock));
+            return Ok((Volume::alone(device, superblock.geometry.clone()), superblock));
         }
         let slots = slots_of(&mut superblock, &judged, &opening.devices);
         let spares = spares_of(&mut superblock, &judged, &opening.devices);
@@ -90,7 +90,7 @@ impl Volume {
         let is_lost = |slot: &usize| slots.get(*slot).is_none_or(|it| it.readable().is_none());
         let lost = members::disk_groups(superblock)
             .filter(|(layout, _)| matches!(layout, Layout::Stripe { .. }))
-            .flat_map(|(_, own)| own.filter(is_lost))
+            .flat_map(|(_, own)| own.iter().filter(is_lost))
             .filter_map(|slot| superblock.members.get(slot));
         let lost = members::paths_of(lost);
         (!lost.is_empty()).then_some(lost)
@@ -136,15 +136,14 @@ impl Volume {
         superblock: &Superblock,
         label: Option<(Superblock, u64)>,
     ) -> Result<Volume, PoolError> {
-        let own = |slots_of: &Range<usize>| -> Vec<Slot> {
-            slots.iter().skip(slots_of.start).take(slots_of.len()).cloned().collect()
-        };
+        let own = |slots_of: &Slots| -> Vec<Slot> { slots_of.pick(&slots).cloned().collect() };
         let in_use = |error| PoolError::Superblock { device: info_name(&slots), cause: error };
-        let needed = needed_of(superblock.layout, superblock.width);
+        let needed = needed_of(superblock.layout, superblock.slots.len());
         let geometry = &superblock.geometry;
-        let set = MemberSet::new(own(&(0..superblock.width)), label, needed, geometry);
+        let of_first = (superblock.slots.clone(), own(&superblock.slots));
+        let set = MemberSet::new(of_first, label, needed, geometry);
         let composite = layout_over(superblock, None, Arc::clone(&set)).map_err(in_use)?;
-        let mut parts = vec![Part { disk_group: 0, lane: None, first_slot: 0, composite }];
+        let mut parts = vec![Part { disk_group: 0, lane: None, composite }];
         for group in &superblock.added {
             let added = parts_over(&set, superblock, group, own(&group.slots)).map_err(in_use)?;
             added.iter().for_each(|part| part.composite.members().join_roster());
@@ -192,12 +191,12 @@ pub(super) fn parts_over(
     let lanes = group.layout.lanes(group.slots.len());
     let each = slots.len() / usize::from(lanes);
     let part = |(lane, slots): (u8, &[Slot])| {
-        let first_slot = group.slots.start + usize::from(lane) * each;
+        let numbers = group.slots.iter().skip(usize::from(lane) * each).take(each).collect();
         let needed = needed_of(group.layout, each);
-        let set = first.beside(first_slot, slots.to_vec(), needed);
+        let set = first.beside(numbers, slots.to_vec(), needed);
         let composite = layout_over(superblock, Some(group), set)?;
         let lane = (lanes > 1).then_some(lane);
-        Ok(Part { disk_group: group.number, lane, first_slot, composite })
+        Ok(Part { disk_group: group.number, lane, composite })
     };
     (0..lanes).zip(slots.chunks(each.max(1))).map(part).collect()
 }
@@ -226,7 +225,7 @@ pub(super) fn layout_over(
 ) -> Result<Arc<dyn Composite>, SuperblockError> {
     let geometry = &superblock.geometry;
     let layout = added.map_or(superblock.layout, |group| group.layout);
-    let width = added.map_or(superblock.width, |group| group.slots.len());
+    let width = added.map_or(superblock.slots.len(), |group| group.slots.len());
     let not = |what| SuperblockError::NotImplemented { what };
     let stripe = layout.stripe(width);
     let bytes = match (added, stripe) {

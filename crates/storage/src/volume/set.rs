@@ -38,6 +38,7 @@ use std::sync::{Arc, Weak};
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
 use format::members::{MemberState, Membership};
 use format::missed::Parts;
+use format::slots::Slots;
 use format::superblock::Superblock;
 use parking_lot::RwLock;
 use runtime::planted::{self, Planted};
@@ -53,6 +54,9 @@ use crate::device::{
     SharedDevice, Ticket,
 };
 use crate::pool::SEQUENCE_OF_CREATION;
+
+/// In place of a slot of the pool: none.
+const NOBODY: usize = usize::MAX;
 
 /// The members at one moment, by slot.
 pub type View = Arc<Vec<Slot>>;
@@ -97,8 +101,9 @@ struct Roster {
 #[derive(Debug)]
 pub struct MemberSet {
     roster: Arc<Roster>,
-    /// Slot of the pool that its first member is in.
-    first_slot: usize,
+    /// Slots of the pool that its members are in, by its own; [`NOBODY`]: its member was removed.
+    /// Changed with the roster's label locked. Held for a copy or an exchange only: a plain lock.
+    numbers: RwLock<Vec<usize>>,
     /// Held for a copy or an exchange only, never across a scheduling point: a plain lock.
     view: RwLock<View>,
     /// Held for a copy only: a plain lock.
@@ -124,10 +129,15 @@ impl Roster {
 fn gather(sets: &[Arc<MemberSet>]) -> Vec<Slot> {
     let mut slots: Vec<Slot> = Vec::new();
     for set in sets {
-        while slots.len() < set.first_slot {
-            slots.push(Slot::new(None, MemberState::Gone));
+        for (number, own) in set.numbers().into_iter().zip(set.view().iter()) {
+            if number == NOBODY {
+                continue;
+            }
+            while slots.len() <= number {
+                slots.push(Slot::gone());
+            }
+            slots[number] = own.clone();
         }
-        slots.extend(set.view().iter().cloned());
     }
     slots
 }
@@ -139,78 +149,82 @@ fn close(sets: &[Arc<MemberSet>]) -> Vec<Closed> {
 
 /// Returns what of the writes so far the member in slot `at` of the pool may not have.
 fn unflushed(sets: &[Arc<MemberSet>], member: &Slot, at: usize) -> Parts {
-    let own = sets.iter().rev().find(|set| set.first_slot <= at);
+    let own = sets.iter().find(|set| set.own_of(at).is_some());
     own.map_or(Parts::NONE, |set| set.ranges.unflushed(member.flushed()))
 }
 
 /// Gives each of `sets` what `slots` have of it.
 fn spread(sets: &[Arc<MemberSet>], slots: &[Slot]) {
     for set in sets {
-        let own = slots.iter().skip(set.first_slot).take(set.width());
-        let own: View = Arc::new(own.cloned().collect());
+        let of = |number: usize| slots.get(number).cloned();
+        let own = set.numbers().into_iter().map(|number| of(number).unwrap_or_else(Slot::gone));
+        let own: View = Arc::new(own.collect());
         *set.view.write() = own;
     }
 }
 
 /// Whether one of `sets` has fewer members online than its layout needs.
 fn is_short(sets: &[Arc<MemberSet>], slots: &[Slot]) -> bool {
-    sets.iter().any(|set| {
-        let own = slots.iter().skip(set.first_slot).take(set.width());
-        own.filter(|slot| slot.state == MemberState::Online).count() < set.needed
-    })
+    sets.iter().any(|set| set.online_of(slots) < set.needed)
 }
 
 impl MemberSet {
-    /// Returns the members in `slots` of a pool of this geometry, of which at least `needed` must
-    /// stay online. `label` is the newest of theirs, and the sequence of one that all of them have
-    /// that should be current; `None` while the pool is being made.
+    /// Returns the members of a pool of this geometry, each with the slot of the pool that it is
+    /// in, of which at least `needed` must stay online. `label` is the newest of theirs, and the
+    /// sequence of one that all of them have that should be current; `None` while the pool is being
+    /// made.
     #[must_use]
     pub fn new(
-        slots: Vec<Slot>,
+        (numbers, slots): (Slots, Vec<Slot>),
         label: Option<(Superblock, u64)>,
         needed: usize,
         geometry: &Geometry,
+    ) -> Arc<MemberSet> {
+        let ranges = Ranges::new(geometry.clone());
+        MemberSet::with_ranges((numbers, slots), label, needed, ranges)
+    }
+
+    /// The same, where the ranges of writes are told to `ranges`.
+    #[must_use]
+    pub(super) fn with_ranges(
+        (numbers, slots): (Slots, Vec<Slot>),
+        label: Option<(Superblock, u64)>,
+        needed: usize,
+        ranges: Arc<Ranges>,
     ) -> Arc<MemberSet> {
         let (label, settled) = label.unzip();
         let settled = AtomicU64::new(settled.unwrap_or_default());
         let (label, sets, begun) = (Mutex::new(label), RwLock::default(), AtomicU64::new(0));
         let roster = Roster { label, settled, begun, sets };
-        let set = MemberSet::of(Arc::new(roster), 0, slots, (needed, geometry));
+        let set = MemberSet::of(Arc::new(roster), numbers, slots, (needed, ranges));
         set.join_roster();
         set
     }
 
-    /// Returns the members of another disk group, whose first slot is `first_slot`. Labels are
-    /// written to them once they have joined ([`MemberSet::join_roster`]).
+    /// Returns the members of another disk group, which are in the slots `numbers` of the pool.
+    /// Labels are written to them once they have joined ([`MemberSet::join_roster`]).
     #[must_use]
-    pub(super) fn beside(
-        &self,
-        first_slot: usize,
-        slots: Vec<Slot>,
-        needed: usize,
-    ) -> Arc<MemberSet> {
-        let geometry = self.ranges.geometry();
-        MemberSet::of(Arc::clone(&self.roster), first_slot, slots, (needed, geometry))
+    pub(super) fn beside(&self, numbers: Slots, slots: Vec<Slot>, needed: usize) -> Arc<MemberSet> {
+        let ranges = Ranges::new(self.ranges.geometry().clone());
+        MemberSet::of(Arc::clone(&self.roster), numbers, slots, (needed, ranges))
     }
 
     fn of(
         roster: Arc<Roster>,
-        first_slot: usize,
+        numbers: Slots,
         slots: Vec<Slot>,
-        (needed, geometry): (usize, &Geometry),
+        (needed, ranges): (usize, Arc<Ranges>),
     ) -> Arc<MemberSet> {
         let view = RwLock::new(Arc::new(slots));
-        let (ranges, spares) = (Ranges::new(geometry.clone()), SpareDevices::default());
-        let standing = RwLock::new(Standing::New);
-        Arc::new(MemberSet { roster, first_slot, view, standing, needed, ranges, spares })
+        let (spares, standing) = (SpareDevices::default(), RwLock::new(Standing::New));
+        let numbers = RwLock::new(numbers.into_iter().collect());
+        Arc::new(MemberSet { roster, numbers, view, standing, needed, ranges, spares })
     }
 
     /// Labels are written to these members too from now on.
     pub(super) fn join_roster(self: &Arc<MemberSet>) {
         *self.standing.write() = Standing::Of;
-        let mut sets = self.roster.sets.write();
-        sets.push(Arc::downgrade(self));
-        sets.sort_by_key(|set| set.upgrade().map_or(usize::MAX, |set| set.first_slot));
+        self.roster.sets.write().push(Arc::downgrade(self));
     }
 
     /// Labels are written to these members no more.
@@ -220,18 +234,48 @@ impl MemberSet {
         self.roster.sets.write().retain(is_other);
     }
 
-    fn width(&self) -> usize {
-        self.view.read().len()
+    /// Returns the slots of the pool that its members are in, by its own.
+    fn numbers(&self) -> Vec<usize> {
+        self.numbers.read().clone()
+    }
+
+    /// Returns which of its own slots a slot of the pool is; `None`: it is none of them.
+    #[must_use]
+    pub(super) fn own_of(&self, slot: usize) -> Option<usize> {
+        let own = self.numbers.read().iter().position(|number| *number == slot)?;
+        // One that is being attached is a slot when the labels tell of it.
+        (own < self.view.read().len()).then_some(own)
+    }
+
+    /// A member in `slot` of the pool is one of these from now on: called while the labels come to
+    /// tell of it ([`MemberSet::change`]). Its own slot is the first whose member was removed.
+    pub(super) fn take_slot(&self, slot: usize) {
+        let mut numbers = self.numbers.write();
+        match numbers.iter_mut().find(|number| **number == NOBODY) {
+            Some(free) => *free = slot,
+            None => numbers.push(slot),
+        }
+    }
+
+    /// The member in `slot` of the pool is none of these any more: as [`MemberSet::take_slot`]. Its
+    /// own slot stays, so that no other gets another number while requests are under way.
+    pub(super) fn leave_slot(&self, slot: usize) {
+        let mut numbers = self.numbers.write();
+        numbers.iter_mut().filter(|number| **number == slot).for_each(|number| *number = NOBODY);
+    }
+
+    /// Returns how many of its members are online, by the pool's `slots`.
+    fn online_of(&self, slots: &[Slot]) -> usize {
+        let numbers = self.numbers.read();
+        let own = numbers.iter().filter_map(|number| slots.get(*number));
+        own.filter(|slot| slot.state == MemberState::Online).count()
     }
 
     /// Returns the set that has `slot` of the pool, and which of its own that is.
     #[must_use]
     pub fn of_slot(&self, slot: usize) -> Option<(Arc<MemberSet>, usize)> {
-        let has = |set: &Arc<MemberSet>| {
-            let own = slot.checked_sub(set.first_slot)?;
-            (own < set.width()).then(|| (Arc::clone(set), own))
-        };
-        self.roster.sets().iter().find_map(has)
+        let sets = self.roster.sets();
+        sets.iter().find_map(|set| Some((Arc::clone(set), set.own_of(slot)?)))
     }
 
     /// Returns the members as they are now.
@@ -240,11 +284,12 @@ impl MemberSet {
         Arc::clone(&self.view.read())
     }
 
-    /// Returns the members as they are now, the one in slot `returning`, which has come back, as if
-    /// it could be read: for who tells what it should have from what it has missed (RN5).
+    /// Returns the members as they are now, the one in slot `returning` of the pool, which has come
+    /// back, as if it could be read: for who tells what it should have from what it has missed
+    /// (RN5).
     #[must_use]
     pub(super) fn view_with(&self, returning: Option<usize>) -> View {
-        let view = self.view();
+        let (view, returning) = (self.view(), returning.and_then(|slot| self.own_of(slot)));
         let is_back = |slot: &Slot| slot.state == MemberState::Joining && slot.missed.is_some();
         let Some(at) = returning.filter(|at| view.get(*at).is_some_and(is_back)) else {
             return view;
@@ -280,13 +325,10 @@ impl MemberSet {
         others >= self.needed
     }
 
-    /// The same of the member in slot `own` of this set, which is `slot` of the pool's `slots`.
-    pub(super) fn can_lose_of(&self, slots: &[Slot], slot: usize, own: usize) -> bool {
-        let first = slot.saturating_sub(own);
-        let of_set = slots.get(first..).unwrap_or_default();
-        let of_set = &of_set[..of_set.len().min(self.view().len())];
+    /// The same of its member that is in `slot` of the pool's `slots`.
+    pub(super) fn can_lose_of(&self, slots: &[Slot], slot: usize) -> bool {
         let is_online = slots.get(slot).is_some_and(|it| it.state == MemberState::Online);
-        online_count(of_set) - usize::from(is_online) >= self.needed
+        self.online_of(slots).saturating_sub(usize::from(is_online)) >= self.needed
     }
 
     /// Tells the range, in bytes of the pool, of a write that is about to begin; waits while
@@ -437,7 +479,8 @@ impl MemberSet {
         let _closed = close(&sets);
         let mut slots = gather(&sets);
         let is_there = |slot: &&mut Slot| slot.is_on(device) && slot.writable().is_some();
-        let Some(member) = slots.get_mut(self.first_slot + slot).filter(is_there) else {
+        let number = self.numbers().get(slot).copied().unwrap_or(NOBODY);
+        let Some(member) = slots.get_mut(number).filter(is_there) else {
             // Another was first.
             return Ok(());
         };
@@ -538,12 +581,25 @@ impl MemberSet {
         last: Option<usize>,
         change: impl FnOnce(&mut Vec<Slot>, &mut Superblock) -> Change,
     ) -> Result<(), DeviceError> {
+        self.change_with(|slots, label| (change(slots, label), last))
+    }
+
+    /// The same, where `change` says which slot that is.
+    ///
+    /// # Errors
+    ///
+    /// See [`MemberSet::change`].
+    pub fn change_with(
+        &self,
+        change: impl FnOnce(&mut Vec<Slot>, &mut Superblock) -> (Change, Option<usize>),
+    ) -> Result<(), DeviceError> {
         let mut label = self.roster.label.lock();
         let sets = self.roster.sets();
         let _closed = close(&sets);
         let Some(known) = label.as_ref() else { return Ok(()) };
         let (mut slots, mut superblock) = (gather(&sets), self.to_change(known));
-        match change(&mut slots, &mut superblock) {
+        let (changed, last) = change(&mut slots, &mut superblock);
+        match changed {
             Change::Nothing => return Ok(()),
             Change::Table => {}
             Change::States => {
@@ -594,9 +650,10 @@ impl MemberSet {
         let slots = self.all();
         let others: Vec<u16> = (1..SUPERBLOCK_COPIES).collect();
         let all: Vec<usize> = (0..slots.len()).collect();
+        let same = |slot: usize| slot;
         // CRASH: only the first copies make a pool of what is there.
         for copies in [&others[..], &[0]] {
-            if let Some((_, error)) = write_copies(&slots, &all, 0, superblock, copies).pop() {
+            if let Some((_, error)) = write_copies(&slots, &all, same, superblock, copies).pop() {
                 return Err(error);
             }
         }
@@ -613,8 +670,10 @@ impl MemberSet {
     pub(super) fn write_own_labels(&self, superblock: &Superblock) -> Result<(), DeviceError> {
         let view = self.view();
         let all: Vec<usize> = (0..view.len()).collect();
+        let numbers = self.numbers();
+        let number = |own: usize| numbers.get(own).copied().unwrap_or(NOBODY);
         for copies in [[0, 2], [1, 3]] {
-            let failed = write_copies(&view, &all, self.first_slot, superblock, &copies).pop();
+            let failed = write_copies(&view, &all, number, superblock, &copies).pop();
             if let Some((_, error)) = failed {
                 return Err(error);
             }

@@ -73,6 +73,12 @@ impl Slot {
         Slot { device, state, missed: None, counters: Arc::default() }
     }
 
+    /// Returns a slot that nobody is in.
+    #[must_use]
+    pub(super) fn gone() -> Slot {
+        Slot::new(None, MemberState::Gone)
+    }
+
     /// Returns the stay of the member that is in it.
     #[must_use]
     pub fn stay(&self) -> Stay {

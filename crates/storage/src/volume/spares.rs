@@ -285,9 +285,9 @@ fn slots_of_use(label: &Superblock) -> Vec<usize> {
         Layout::Single | Layout::RoundRobin | Layout::Stripe { .. } => false,
         Layout::Mirror | Layout::Raid5 { .. } => true,
     };
-    let added = label.added.iter().map(|group| (group.layout, group.slots.clone()));
-    let all = std::iter::once((label.layout, 0..label.width)).chain(added);
-    all.filter(|(layout, _)| can_lose(*layout)).flat_map(|(_, slots)| slots).collect()
+    let added = label.added.iter().map(|group| (group.layout, &group.slots));
+    let all = std::iter::once((label.layout, &label.slots)).chain(added);
+    all.filter(|(layout, _)| can_lose(*layout)).flat_map(|(_, slots)| slots.iter()).collect()
 }
 
 #[cfg(test)]

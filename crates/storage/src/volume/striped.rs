@@ -230,7 +230,10 @@ impl Composite for Striped {
         if wanted.piece.end <= self.stripes.groups_offset {
             return self.fixed.begin_remake(slot, wanted);
         }
-        self.begin_segment(slot, wanted.clone())
+        match self.set.own_of(slot) {
+            Some(own) => self.begin_segment(own, wanted.clone()),
+            None => Box::new(|| Ok(None)),
+        }
     }
 
     fn compare(

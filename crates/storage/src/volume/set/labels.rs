@@ -18,6 +18,10 @@ use crate::volume::slot::Slot;
 /// Makes what `superblock` says of members and disk groups what `known` does.
 pub(in crate::volume) fn take_table(superblock: &mut Superblock, known: &Superblock) {
     superblock.members.clone_from(&known.members);
+    if !planted::is(Planted::AttachedForgotten) {
+        superblock.layout = known.layout;
+        superblock.slots.clone_from(&known.slots);
+    }
     if !planted::is(Planted::SparesForgotten) {
         superblock.spares.clone_from(&known.spares);
     }
@@ -49,7 +53,7 @@ pub(super) fn write_labels(
             .flat_map(|copies| [&early, &late].map(|which| (copies, which)))
             .filter(|(_, which)| !which.is_empty())
         {
-            failed.extend(write_copies(slots, which, 0, superblock, &copies));
+            failed.extend(write_copies(slots, which, |slot| slot, superblock, &copies));
             if !failed.is_empty() {
                 break;
             }
@@ -88,7 +92,8 @@ pub(super) fn note_states(
 ) {
     let settled = sets.first().map_or(0, |set| set.roster.settled.load(Ordering::SeqCst));
     // Maps are of the first disk group: members of another get all of it when they come back.
-    slots.iter_mut().skip(superblock.width).for_each(|slot| slot.missed = None);
+    let added = slots.iter_mut().enumerate().filter(|(at, _)| !superblock.slots.contains(*at));
+    added.for_each(|(_, slot)| slot.missed = None);
     for (member, slot) in superblock.members.iter_mut().zip(slots) {
         // A slot that no set has: the table alone says what is there.
         if slot.state == MemberState::Gone {
@@ -109,11 +114,11 @@ pub(super) fn note_states(
 }
 
 /// Writes copies of `superblock` to those of `slots` that `which` names and that get writes, and
-/// flushes. `first_slot` is what the first of `slots` has in the pool. Returns who has not done it.
+/// flushes. `number` says which slot of the pool one of `slots` is. Returns who has not done it.
 pub(super) fn write_copies(
     slots: &[Slot],
     which: &[usize],
-    first_slot: usize,
+    number: impl Fn(usize) -> usize,
     superblock: &Superblock,
     copies: &[u16],
 ) -> Vec<(usize, DeviceError)> {
@@ -121,7 +126,7 @@ pub(super) fn write_copies(
     let devices: Vec<(usize, &SharedDevice)> = which.iter().filter_map(device_in).collect();
     let mut tickets = Vec::new();
     for &(at, device) in &devices {
-        let own = Superblock { device_index: index_of(first_slot + at), ..superblock.clone() };
+        let own = Superblock { device_index: index_of(number(at)), ..superblock.clone() };
         for &copy in copies {
             tickets.push((at, submit_superblock_copy(device.as_ref(), &own, copy)));
         }

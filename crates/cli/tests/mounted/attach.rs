@@ -1,0 +1,88 @@
+//! Devices that are attached to a mirror and removed from it, as their user sees them.
+
+use std::fs;
+use std::path::Path;
+
+use crate::several::status;
+use crate::{Mounted, can_mount, write};
+
+/// Runs `holdfast`; returns whether it did what it was asked, and what it said.
+fn told(mounted: &Mounted, arguments: &[&str]) -> (bool, String) {
+    let output = mounted.run(arguments);
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Goal: a mounted mirror gets a device and loses others, down to one, and each time is what
+/// `status` and `device list` say; what takes the redundancy must be said.
+#[test]
+fn a_mounted_mirror_gets_a_device_and_loses_others() {
+    if !can_mount("a_mounted_mirror_gets_a_device_and_loses_others") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let [first, second, third] = ["m0", "m1", "m2"].map(|name| mounted.text(name));
+    let directory = mounted.text("mnt");
+    let group = format!("mirror:{first},{second}");
+    mounted.holdfast(&["create", "--group", &group, "--size", "64M"]);
+    mounted.holdfast(&["mount", &first, &directory, "--daemon"]);
+    write(&mounted.path("before"), &[7; 300_000]);
+
+    let (is_added, refusal) = told(&mounted, &["device", "add", &directory, &third]);
+    assert!(!is_added && refusal.contains("device add --mirror OLD"), "{refusal}");
+    let add = ["device", "add", &directory, &third, "--mirror"];
+    let (is_added, refusal) = told(&mounted, &[&add[..], &["9"]].concat());
+    assert!(!is_added && refusal.contains("no device 9"), "{refusal}");
+    assert!(!Path::new(&third).exists(), "what was refused leaves nothing behind");
+    let (is_added, refusal) = told(&mounted, &[&add[..], &["0", "--size", "32M"]].concat());
+    assert!(!is_added && refusal.contains("give a larger device"), "{refusal}");
+    assert!(!Path::new(&third).exists(), "what was refused leaves nothing behind");
+    mounted.holdfast(&[&add[..], &[&first, "--wait"]].concat());
+    let (_, list) = told(&mounted, &["device", "list", &directory]);
+    assert_eq!(list.matches("online").count(), 3, "{list}");
+    let (is_added, refusal) = told(&mounted, &[&add[..], &["0"]].concat());
+    assert!(!is_added && refusal.contains("it is open here already"), "{refusal}");
+
+    let (_, said) = told(&mounted, &["device", "remove", &directory, &first]);
+    assert!(said.contains("a mirror of 2"), "{said}");
+    let (_, list) = told(&mounted, &["device", "list", &directory]);
+    assert!(!list.contains(&first) && list.starts_with('1'), "{list}");
+    let (is_pool, _) = told(&mounted, &["check", &first]);
+    assert!(!is_pool, "its label is off");
+    fs::remove_file(&first).expect("nobody has it");
+    write(&mounted.path("after"), &[8; 300_000]);
+    mounted.unmount();
+
+    mounted.holdfast(&["mount", &third, &directory, "--daemon"]);
+    let (is_gone, refusal) = told(&mounted, &["device", "remove", &directory, "1"]);
+    assert!(!is_gone && refusal.contains("--accept-no-redundancy"), "{refusal}");
+    // Where nobody looks for it.
+    fs::create_dir(mounted.text("away")).expect("the name is new");
+    let aside = mounted.text("away/m1");
+    fs::rename(&second, &aside).expect("it is ours");
+    mounted.unmount();
+    mounted.holdfast(&["mount", &third, &directory, "--daemon"]);
+    assert_eq!(status(&mounted, &directory)["pool"]["health"], "degraded");
+    let (is_gone, refusal) =
+        told(&mounted, &["device", "remove", &directory, "2", "--accept-no-redundancy"]);
+    assert!(!is_gone && refusal.contains("slot 1 is missing"), "{refusal}");
+    mounted.holdfast(&["device", "remove", &directory, "1", "--accept-no-redundancy"]);
+    let told_status = status(&mounted, &directory);
+    assert_eq!(told_status["pool"]["health"], "ok", "{told_status}");
+    assert_eq!(told_status["pool"]["layout"], "single", "{told_status}");
+    mounted.unmount();
+    let (is_opened, refusal) = told(&mounted, &["check", &third, "--member", &aside]);
+    assert!(!is_opened && refusal.contains("no member of the pool any more"), "{refusal}");
+
+    // A pool that is not mounted is opened for it, and what is there is overwritten by force alone.
+    let again = ["device", "add", &third, &aside, "--mirror", "2"];
+    let (is_added, refusal) = told(&mounted, &again);
+    assert!(!is_added && refusal.contains("--force"), "{refusal}");
+    mounted.holdfast(&[&again[..], &["--force"]].concat());
+    fs::remove_file(&third).expect("nobody has it");
+    mounted.holdfast(&["mount", &aside, &directory, "--daemon"]);
+    assert!(fs::read(mounted.path("before")).expect("it is there") == [7; 300_000]);
+    assert!(fs::read(mounted.path("after")).expect("it is there") == [8; 300_000]);
+    mounted.unmount();
+}
