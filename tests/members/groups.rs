@@ -136,9 +136,9 @@ fn what_is_written_after_a_group_was_added_lies_on_all_groups() {
     }
 }
 
-/// Goal: a disk group that is added to a full pool is of use, though all metadata goes to the first:
-/// data moves away from there (G8). Method: files until there is no space, a group, and a file of
-/// which every block has a page of the map; what is accepted is installed.
+/// Goal: a disk group that is added to a full pool is of use, though all metadata goes to the
+/// first: data moves away from there (G8). Method: files until there is no space, a group, and a
+/// file of which every block has a page of the map; what is accepted is installed.
 #[test]
 fn a_full_pool_that_is_added_to_has_room_for_maps() {
     let leaf_bytes = 124 * (16 << 10);

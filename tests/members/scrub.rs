@@ -156,3 +156,31 @@ fn what_cannot_be_read_is_written_again() {
     assert_eq!(found.lost, 0, "{found:?}");
     assert!(pool.members().iter().all(|member| member.member.is_online()));
 }
+
+/// Goal: a long read over sectors that cannot be read, some on one member and some on the other, is
+/// answered with each block from where it can be read.
+#[test]
+fn a_long_read_takes_each_block_from_where_it_can_be_read() {
+    let devices = reopened(&new_mirror(2), &[0, 1]);
+    let pool = open(&devices).expect("a new mirror opens");
+    let block = |number: u64| (0xb10c_0000 + number).to_le_bytes().repeat((16 << 10) / 8);
+    let all: Vec<u8> = (0..32).flat_map(block).collect();
+    put(&pool, "long", &all).expect("there is room");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    for (first, second) in [(3, 9), (0, 1), (20, 4)] {
+        let devices = reopened(&devices, &[0, 1]);
+        for (member, number) in [(0, first), (1, second)] {
+            let (start, mut found) = (block(number), None);
+            devices[member].image().for_each_page(|offset, bytes| {
+                let is_it = bytes == &start[..bytes.len()];
+                found = found.or(is_it.then_some(offset));
+            });
+            let offset = found.expect("it is on both");
+            devices[member].arm(FaultPlan { faults: vec![Fault::BadSector { offset }] });
+        }
+        let pool = open(&devices).expect("it was closed");
+        assert!(get(&pool, "long") == Some(all.clone()), "{first} and {second}");
+        assert!(pool.members().iter().all(|member| member.member.is_online()));
+    }
+}

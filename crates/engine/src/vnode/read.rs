@@ -341,8 +341,8 @@ impl Core {
         let held = match way {
             Way::Alone => {
                 let (_, _, lead) = self.store.volume.pages_around(run.place, run.fragments);
-                let brought = Brought { data: wait()?, lead };
-                return self.verified(run, brought).or_else(|error| self.healed(run, error));
+                let brought = wait().and_then(|data| self.verified(run, Brought { data, lead }));
+                return brought.or_else(|error| self.healed(run, error));
             }
             Way::Held(data, lead) => Some(Brought { data, lead }),
             Way::Later => {
@@ -374,13 +374,17 @@ impl Core {
     fn read_alone(&self, run: &Run) -> FsResult<Brought> {
         let volume = &self.store.volume;
         let (start, length, lead) = volume.pages_around(run.place, run.fragments);
-        let buffer = volume.read(Purpose::Data, start, length).map_err(io)?;
-        let brought = Brought { data: buffer.into(), lead };
-        self.verified(run, brought).or_else(|error| self.healed(run, error))
+        let read = volume.read(Purpose::Data, start, length).map_err(io);
+        let brought = read.and_then(|buffer| {
+            let data = buffer.into();
+            self.verified(run, Brought { data, lead })
+        });
+        brought.or_else(|error| self.healed(run, error))
     }
 
     /// Returns the bytes of a run, each block as a copy has it, or the rest of its row says, that
-    /// verifies; `error`: there is one device.
+    /// verifies: the blocks of one run may be whole on different members. `error`: there is one
+    /// device.
     fn healed(&self, run: &Run, error: FsError) -> FsResult<Brought> {
         let volume = &self.store.volume;
         if volume.members().is_none() {
