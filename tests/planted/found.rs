@@ -470,6 +470,11 @@ pub(crate) const FOUND: &[Row] = &[
     ("MoveMissesAHolder", "filesets", "moving::whoever_holds_a_block_finds_it_where_it_was_moved"),
     ("MoveStopsAtFirstFork", "engine", "fileset::family::tests::whoever_holds_a_block_is_found"),
     (
+        "MoveTakesWhatLiesThereNow",
+        "engine",
+        "vnode::held::tests::a_place_that_was_used_again_since_a_copy_is_left_alone",
+    ),
+    (
         "MoveIgnoresCursor",
         "engine",
         "vnode::held::tests::a_block_is_moved_whatever_a_walk_has_left_behind",

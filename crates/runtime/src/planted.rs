@@ -216,6 +216,7 @@ bugs! {
     MoveTakesNewBirth: "A block that the cleaner moves gets a new birth (MV1).",
     MoveMissesAHolder: "A block that is moved stays where it was for one who holds it (MV2).",
     MoveStopsAtFirstFork: "Of two who are below one clone, one is asked whether it holds a block.",
+    MoveTakesWhatLiesThereNow: "A move takes what lies at the old place by now for what it copied.",
     MoveIgnoresCursor:
         "A move follows pointers of a deleted clone that its walk has left behind (MV2).",
     MoveFreesWholeBlock: "A move frees what of a block nobody has held any more (MV5).",

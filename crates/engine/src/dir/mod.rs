@@ -43,6 +43,9 @@ use crate::convert::wide;
 use crate::error::{FsError, FsResult};
 use crate::store::{Change, Store, View};
 
+/// Most splits of a page for one name: a second is needed once in thousands, and a fifth never but
+/// for names that were chosen to meet. Far fewer pages than a change reserves room for.
+const SPLITS_MAX: usize = 4;
 /// Most pages that one removal joins.
 const MERGES_MAX: usize = 4;
 
@@ -282,7 +285,7 @@ pub(crate) fn insert_at(
         return Ok(());
     }
     // A split halves a page; a page that keeps all names of one prefix is split again.
-    for _ in 0..=DEPTH_MAX {
+    for _ in 0..=SPLITS_MAX {
         let at = match page.take() {
             Some(at) => at,
             None => {

@@ -48,6 +48,7 @@ use super::relocate::Content;
 use super::{Core, Files, Fileset, Vnode, VnodeState};
 use crate::alloc::{Extent, Extents};
 use crate::container::{Located, PointerAt};
+use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
 use crate::fileset::family::{Family, Member};
 use crate::fileset::moved::AnodeAt;
@@ -309,21 +310,24 @@ impl Core {
         entries: &[SummaryEntry],
         moves: &mut Moves,
     ) -> FsResult<()> {
+        let mut bad = None;
         for of_family in entries.chunk_by(|one, next| one.fileset == next.fileset) {
             for batch in of_family.chunks(BLOCKS_PER_MOVE) {
-                self.copy_batch(content, batch, moves)?;
+                bad = self.copy_batch(content, batch, moves)?.or(bad);
             }
         }
-        Ok(())
+        bad.map_or(Ok(()), Err)
     }
+
+    /// Copies some blocks of one family. Returns what is wrong with one that stays where it is.
 
     fn copy_batch(
         &self,
         content: &Content,
         batch: &[SummaryEntry],
         moves: &mut Moves,
-    ) -> FsResult<()> {
-        let Some(first) = batch.first() else { return Ok(()) };
+    ) -> FsResult<Option<FsError>> {
+        let Some(first) = batch.first() else { return Ok(None) };
         let numbers: BTreeSet<AnodeNo> = batch.iter().map(|entry| entry.anode).collect();
         let find = |mut locked: Locked<'_>, _: Option<Change<'_>>| {
             let mut found = Vec::new();
@@ -334,12 +338,18 @@ impl Core {
             Ok(found)
         };
         let Some(found) = self.in_family(first.fileset, &numbers, false, find)? else {
-            return Ok(());
+            return Ok(None);
         };
-        let nobodys = Arc::new(Usage::nobodys());
+        let (nobodys, mut bad) = (Arc::new(Usage::nobodys()), None);
         for (entry, holder) in found {
             let from = content.start.advance(entry.offset);
-            let data = self.read_held(content, entry, from, &holder.pointers)?;
+            let data = match self.read_held(content, entry, from, &holder.pointers) {
+                Ok(data) => data,
+                Err(error) => {
+                    bad = Some(error);
+                    continue;
+                }
+            };
             let owner = BlockOwner {
                 fileset: entry.fileset,
                 anode: entry.anode,
@@ -359,7 +369,7 @@ impl Core {
             let block = self.segments.place(origin, owner, data.into(), length, claim)?;
             moves.0.push(Moving { entry: *entry, from, block });
         }
-        Ok(())
+        Ok(bad)
     }
 
     /// Lets the pointers to all that waits in `moves` lead to the copies. Called with no lock held.
@@ -416,7 +426,10 @@ impl Core {
             let mut change = change.ok_or(FsError::Invalid)?;
             let mut plan = Plan::default();
             for moving in batch {
-                let holders = locked.holders(&moving.entry, moving.from)?;
+                let mut holders = locked.holders(&moving.entry, moving.from)?;
+                if !self.are_of(moving, &holders) {
+                    holders.clear();
+                }
                 if !plan.has_room(&holders, locked.family.len()) {
                     break;
                 }
@@ -438,6 +451,23 @@ impl Core {
             Ok(plan.kept)
         };
         self.in_family(first.entry.fileset, &numbers, true, work)
+    }
+
+    /// Whether what was copied is what all of `holders` lead to: since it was copied the place may
+    /// have been freed and used again, for a block of the same range of the same file too; and what
+    /// one of them does not have was not verified then.
+    fn are_of(&self, moving: &Moving, holders: &[Holder]) -> bool {
+        let data = moving.block.data();
+        let shift = self.store.geometry().fragment_shift;
+        let mut pointers = holders.iter().flat_map(|holder| &holder.pointers);
+        let is_of = |it: &Located| {
+            let before = it.pointer.place.bits().saturating_sub(moving.from.bits());
+            let start = index_wide(before << shift);
+            let part = data.get(start..start + self.stored_bytes(it.pointer.fragments));
+            let is_born_then = it.pointer.birth == moving.entry.birth;
+            is_born_then && part.is_some_and(|part| it.pointer.verifies(part))
+        };
+        pointers.all(is_of) || planted::is(Planted::MoveTakesWhatLiesThereNow)
     }
 
     /// Does `work` with the files `numbers` of a whole family locked, in a transaction if one is
@@ -542,11 +572,11 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use format::fileset::{FilesetName, NamePart};
+    use format::summary::SummaryKind;
     use runtime::clock::ManualClock;
-    use storage::device::{MemoryDevice, SharedDevice};
+    use storage::device::{MemoryDevice, Purpose, SharedDevice};
 
     use super::*;
-    use crate::convert::index_wide;
     use crate::fileset::deletion::Progress;
     use crate::vnode::api::{Caller, FileKind, FileSystem, NewInode, SetAttr};
     use crate::{CreateOptions, OpenOptions, Pool};
@@ -666,6 +696,63 @@ mod tests {
         let clone = pool.hold_clone(&root(), &part("b")).expect("it is there");
         assert_content(&pool, pool.root(), is_written);
         assert_content(&pool, pool.root_of(clone).expect("it is held"), is_written);
+    }
+
+    /// Goal: what was copied is not put in the place of another block that lies by now where it lay.
+    /// Method: blocks of a clone are copied, the clone is deleted and freed, and what the fileset
+    /// has of the same ranges passes for what was opened there since.
+    #[test]
+    fn a_place_that_was_used_again_since_a_copy_is_left_alone() {
+        let (pool, ino) = new_pool();
+        let core = pool.core();
+        let pointers = || {
+            let vnode = core.table.find(ino).expect("it is in use");
+            let state = vnode.state.read();
+            let anode = state.anode.as_ref().expect("it is there");
+            let units = core.store.units(anode, 0, 32 * BLOCK_BYTES).expect("nothing fails");
+            let pointers = units.iter().filter_map(|unit| Some((unit.start, unit.pointer?)));
+            (pointers.collect::<BTreeMap<u64, BlockPointer>>(), anode.clone())
+        };
+        let (old, anode) = pointers();
+        take(&pool, "a");
+        let data = vec![0xee; index_wide(BLOCKS * BLOCK_BYTES)];
+        pool.write(&Caller::root(), ino, 0, &data).expect("there is room");
+        pool.sync().expect("nothing fails");
+        let geometry = core.store.geometry();
+        let mut moves = Moves::default();
+        for (start, pointer) in &old {
+            let segment = geometry.segment_of(pointer.place);
+            let begin = geometry.segment_place(pointer.place.group(), segment);
+            let length = core.stored_bytes(geometry.segment_fragments);
+            let bytes = core.store.volume.read(Purpose::Cleaner, begin, length);
+            let content = Content { start: begin, bytes: bytes.expect("nothing fails") };
+            let entry = SummaryEntry {
+                kind: SummaryKind::Block,
+                block_shift: 14,
+                fragments: pointer.fragments,
+                offset: pointer.place.fragment() - begin.fragment(),
+                fileset: anode.fileset,
+                anode: anode.number,
+                generation: anode.generation,
+                index: start / BLOCK_BYTES,
+                birth: pointer.birth,
+                check: pointer.check,
+            };
+            core.copy_held(&content, &[entry], &mut moves).expect("it is whole");
+        }
+        assert_eq!(moves.0.len(), old.len(), "the clone has all");
+        pool.delete_clone(&root(), &part("a")).expect("nobody holds it");
+        while pool.is_freeing().expect("the table can be read") {
+            pool.tick().expect("nothing fails");
+        }
+        pool.checkpoint().expect("nothing fails");
+        let (new, _) = pointers();
+        for moving in &mut moves.0 {
+            moving.from = new[&(moving.entry.index * BLOCK_BYTES)].place;
+        }
+        core.settle_held(&mut moves).expect("nothing fails");
+        pool.sync().expect("nothing fails");
+        assert_content(&pool, pool.root(), |_| true);
     }
 
     /// Goal: pointers of a deleted clone that its walk has left behind are none (MV2). Method: the

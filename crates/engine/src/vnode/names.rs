@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use format::anode::{Anode, AnodeKind, INLINE_BYTES_MAX, StorageMode};
 use format::defect::DefectCode;
-use format::ids::AnodeNo;
+use format::hash::siphash13;
+use format::ids::{AnodeNo, Epoch};
 use runtime::planted::{self, Planted};
 use storage::device::AlignedBuffer;
 
@@ -20,9 +21,7 @@ use super::api::{
 use super::file::make_blocked;
 use super::placement;
 use super::xattr::Lazy;
-use super::{
-    Core, Files, Fileset, Vnode, VnodeState, anode_kind_of, attr_of, mix, seen, tell, to_disk,
-};
+use super::{Core, Files, Fileset, Vnode, VnodeState, anode_kind_of, attr_of, seen, tell, to_disk};
 use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
 use crate::dir::{self, Found, Spot, Target};
@@ -373,7 +372,7 @@ impl Files<'_> {
         }
         anode.placement = placement::handed_down(directory, kind);
         if kind == AnodeKind::Directory {
-            anode.key = [mix(change.epoch().0), mix(number.0 ^ change.epoch().0.rotate_left(32))];
+            anode.key = self.new_key(number, change.epoch());
         }
         if kind != AnodeKind::Regular {
             make_blocked(&mut anode);
@@ -388,6 +387,19 @@ impl Files<'_> {
         };
         (anode.ctime, anode.btime) = (now, now);
         Ok((anode, given))
+    }
+
+    /// Returns the key of the hash of a new directory. Number and epoch can be seen from outside,
+    /// in handles; whoever knew the key could choose names that meet in one page.
+    fn new_key(&self, number: AnodeNo, epoch: Epoch) -> [u64; 2] {
+        let (low, high) = self.segments.secret().split_at(8);
+        let secret =
+            [low, high].map(|half| half.first_chunk().map_or(0, |h| u64::from_le_bytes(*h)));
+        let half = |half: u64| {
+            let of = [number.0, epoch.0, half].map(u64::to_le_bytes);
+            siphash13(secret, of.as_flattened())
+        };
+        [half(0), half(1)]
     }
 
     /// Starts a change that makes a file in a directory. One whose access lists lie outside of its

@@ -156,8 +156,9 @@ impl Core {
         Some(to)
     }
 
-    /// Returns what is stored of a block that is moved whole, and of which `pointers` verify a part
-    /// each.
+    /// Returns what is stored of a block that is moved whole: as its summary lists it, from another
+    /// copy if need be. If no copy has all of that, as far as `pointers` verify a part each: what
+    /// is bad may be a part that nobody holds, and whoever moves it asks all holders.
     pub(super) fn read_held(
         &self,
         content: &Content,
@@ -168,6 +169,20 @@ impl Core {
         let whole = Extent { place: from, fragments: entry.fragments };
         let mut buffer = AlignedBuffer::zeroed(self.stored_bytes(entry.fragments));
         let is_there = self.bytes_of(content, whole, &mut buffer).is_some();
+        let is_listed = |bytes: &[u8]| {
+            let block_bytes = 1_usize << entry.block_shift.min(20);
+            let fragments = entry.fragments;
+            let whole = BlockPointer::to_data(from, fragments, entry.birth, block_bytes, bytes);
+            whole.check == entry.check
+        };
+        if is_there && is_listed(&buffer) {
+            return Ok(buffer);
+        }
+        let volume = &self.store.volume;
+        let healed = volume.heal(Purpose::Cleaner, from, buffer.len(), &is_listed);
+        if let Some(bytes) = healed.ok().and_then(|healed| healed.bytes) {
+            return Ok(bytes);
+        }
         for Located { pointer, .. } in pointers {
             let before = pointer.place.bits().saturating_sub(from.bits());
             let start = index_wide(before << self.store.geometry().fragment_shift);
