@@ -3,6 +3,7 @@
 mod attach;
 mod crash;
 mod groups;
+mod longer;
 mod older;
 mod placement;
 mod placement_kept;

@@ -392,6 +392,13 @@ pub(crate) const FOUND: &[Row] = &[
         "groups::what_cannot_be_read_while_a_group_is_added_leaves_nothing_behind",
     ),
     (
+        "GrownNotLabelled",
+        "members",
+        "longer::a_cut_while_a_pool_grows_leaves_it_as_it_was_or_longer",
+    ),
+    ("GrownUnwiped", "members", "longer::what_lay_behind_the_end_is_no_group_of_the_pool"),
+    ("OldEndLeft", "members", "longer::a_device_that_is_cut_again_is_refused"),
+    (
         "FlushOfFirstGroupOnly",
         "members",
         "groups::a_cut_while_a_group_is_added_leaves_all_of_it_or_nothing",

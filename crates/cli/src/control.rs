@@ -37,7 +37,7 @@ pub(crate) use quota::ACCOUNTS_MAX;
 pub use quota::{AccountFacts, Limits, OwnerKind, QuotaFacts, QuotaState};
 
 pub use export::{ClientFacts, ExportFacts, ExportSource, ExportSpec, OperationFacts, SquashName};
-pub use group::{GroupFacts, NewGroup};
+pub use group::{GroupFacts, GrownFacts, NewGroup};
 
 /// What this program speaks. Raised by each change that an older one would take for something else.
 pub const VERSION: u32 = 1;
@@ -212,6 +212,14 @@ pub enum Request {
     DeviceRemove {
         /// Its path or id.
         device: String,
+    },
+    /// Use all of devices that have become longer.
+    DeviceGrow {
+        /// Path, slot or id of each; none: all of the pool.
+        devices: Vec<String>,
+        /// Make files so long first.
+        #[serde(default)]
+        size_bytes: Option<u64>,
     },
     /// The disk groups.
     GroupList {},
@@ -556,6 +564,8 @@ pub enum Answer {
     Devices(Vec<DeviceFacts>),
     /// Disk groups, by number.
     Groups(Vec<GroupFacts>),
+    /// What disk groups have gained, by number.
+    Grown(Vec<GrownFacts>),
     /// What the last scrub has found; `None`: there was none since the pool was opened.
     Scrub(Option<ScrubFacts>),
 }
@@ -608,7 +618,7 @@ pub struct DeviceFacts {
     pub path: String,
     /// `online`, `missing`, `failed` or `joining`; `spare`, or `spare away` if that is not there.
     pub state: String,
-    /// Its size when it became a member.
+    /// Its size when it became a member, or when the pool has grown since.
     pub size_bytes: u64,
     /// What the pool uses of it.
     pub pool_bytes: u64,
@@ -811,6 +821,7 @@ mod tests {
                 is_forced: false,
             },
             Request::DeviceDetach { device: "0".to_owned(), accepts_no_redundancy: true },
+            Request::DeviceGrow { devices: vec!["0".to_owned()], size_bytes: Some(1 << 30) },
             Request::GroupList {},
             Request::GroupAdd(NewGroup {
                 kind: "single".to_owned(),

@@ -20,6 +20,7 @@ pub(crate) fn lines(pool: &Value) -> Vec<(&'static str, String)> {
     let warnings = pool["warnings"].as_array().into_iter().flatten().filter_map(text);
     lines.extend(warnings.map(|warning| ("warning", warning)));
     lines.extend(space(&pool["space"]).map(|space| ("space", space)));
+    lines.extend(growth(&pool["growth"]).map(|growth| ("grow", growth)));
     lines.extend(nfs(&pool["nfs"]).map(|nfs| ("nfs", nfs)));
     lines.extend(schedules(&pool["schedules"]).map(|stays| ("clones by schedule", stays)));
     lines.extend(doing(pool).map(|doing| ("now", doing)));
@@ -60,6 +61,13 @@ fn space(space: &Value) -> Option<String> {
         text += &format!(", {inodes} inodes");
     }
     Some(text)
+}
+
+/// Says that devices are longer than what the pool uses of them.
+fn growth(growth: &Value) -> Option<String> {
+    let more = growth["more_bytes"].as_u64().filter(|more| *more > 0)?;
+    let command = growth["command"].as_str()?;
+    Some(format!("{} more, for its devices are longer than what it uses: {command}", size(more)))
 }
 
 fn doing(pool: &Value) -> Option<String> {
@@ -159,6 +167,12 @@ mod tests {
         assert!(line(&pool, power).contains("would be lost (0 files)"));
         pool["is_read_only"] = json!(true);
         assert!(line(&pool, power).starts_with("nothing would be lost"));
+        assert_eq!(line(&pool, "grow"), "");
+        pool["growth"] = json!({ "more_bytes": 0, "command": "holdfast device grow /d" });
+        assert_eq!(line(&pool, "grow"), "");
+        pool["growth"] = json!({ "more_bytes": 1 << 30, "command": "holdfast device grow /d" });
+        let grow = "1G more, for its devices are longer than what it uses: holdfast device grow /d";
+        assert_eq!(line(&pool, "grow"), grow);
         let by_schedule = "clones by schedule";
         pool["schedules"] = json!({ "filesets": 2, "stays": [] });
         assert_eq!(line(&pool, by_schedule), "");

@@ -5,6 +5,7 @@ mod control;
 mod create;
 mod devices;
 mod groups;
+mod growth;
 mod jobs;
 mod members;
 pub(crate) mod moves;
@@ -589,7 +590,9 @@ impl OpenPool for Served {
         let open = files.iter().filter_map(|(path, file)| openness_of(path, file));
         let full = status.full.as_ref().map(control::advised);
         let warnings: Vec<String> = open.chain(devices::away(&status)).chain(full).collect();
+        let room = growth::room_of(&self.path, &self.pool, &status);
         let mut status = status_of(&status, &health);
+        status["growth"] = room;
         status["warnings"] = json!(warnings);
         status["fileset"] = json!(*self.fileset.lock().unwrap_or_else(PoisonError::into_inner));
         status["is_read_only"] = json!(self.mode.is_read_only);

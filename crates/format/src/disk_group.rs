@@ -35,7 +35,7 @@ use crate::stripes::{StripeShape, Stripes};
 /// Byte of a member of an added disk group at which its allocation groups begin.
 pub const ADDED_GROUPS_OFFSET: u64 = 2 * SUPERBLOCK_AREA_BYTES;
 /// A last group with fewer segments is not made: too short for its front and a few more.
-const LAST_SEGMENTS_MIN: u64 = 8;
+pub(crate) const LAST_SEGMENTS_MIN: u64 = 8;
 const PAGE_BYTES_WIDE: u64 = 4096;
 
 /// What an added disk group is to the pool.

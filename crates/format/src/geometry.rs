@@ -21,7 +21,10 @@
 //! it lies on members. A segment is whole stripes there, and pages lie in the lower half of
 //! metadata segments alone ([`Geometry::metadata_fragments`]), those of fronts too.
 
+mod grown;
 mod striped;
+
+pub use grown::GrowthLimit;
 
 use std::ops::RangeInclusive;
 
@@ -226,30 +229,21 @@ impl Geometry {
         let double_write_heads = double_write_pages.div_ceil(DOUBLE_WRITE_ENTRIES_PER_HEAD);
         let group_table_offset =
             double_write_offset + (double_write_pages + double_write_heads) * PAGE;
-        let groups_end = bytes - 2 * SUPERBLOCK_AREA_BYTES;
         let wanted = (all_bytes.div_ceil(group_bytes) * TABLE_ROOM).min(GROUPS_MAX);
         let table_pages = 1 + wanted.div_ceil(GROUPS_PER_TABLE_PAGE);
         let table_pages = table_pages + table_pages.div_ceil(u64::from(LSNS_PER_PAGE));
         let groups_offset = (group_table_offset + table_pages * PAGE).next_multiple_of(PAGE * 16);
-        let groups_bytes = groups_end.saturating_sub(groups_offset) / segment_bytes * segment_bytes;
-        let mut group_count = groups_bytes.div_ceil(group_bytes);
-        // A last group too short for its own front and a few segments is not made.
-        if !groups_bytes.is_multiple_of(group_bytes)
-            && groups_bytes % group_bytes < 8 * segment_bytes
-        {
-            group_count -= 1;
-        }
         let narrow = |value: u64| u32::try_from(value).expect("options are checked");
         let whole = |shape: StripeShape| {
             let ends = groups_offset + 2 * SUPERBLOCK_AREA_BYTES;
             ends + bytes.saturating_sub(ends) / shape.data_bytes() * shape.data_bytes()
         };
-        let geometry = Geometry {
+        let mut geometry = Geometry {
             device_bytes: first_stripe.map_or(bytes, whole),
             fragment_shift: u8::try_from(fragment_bytes.ilog2()).expect("10 to 12"),
             segment_fragments: narrow(segment_bytes / fragment_bytes),
             group_fragments: narrow(group_bytes / fragment_bytes),
-            group_count: narrow(group_count),
+            group_count: 0,
             journal_offset,
             journal_bytes,
             double_write_offset,
@@ -261,6 +255,9 @@ impl Geometry {
             first_has_data: true,
             added: Vec::new(),
         };
+        let groups_end = bytes - 2 * SUPERBLOCK_AREA_BYTES;
+        let group_count = geometry.groups_in(groups_end.saturating_sub(groups_offset));
+        geometry.group_count = narrow(group_count);
         if geometry.map_pages() > GROUP_MAP_PAGES_MAX
             || geometry.lsn_pages() > LSN_PAGES_PER_GROUP_MAX
             || geometry.usage_pages() > GROUP_MAP_PAGES_MAX

@@ -58,7 +58,7 @@ pub struct GroupEntryDisk {
     pub layout: u8,
     /// Zero.
     pub reserved_a: U16,
-    /// Fragments of the group.
+    /// Fragments of the group, as its descriptor says.
     pub fragments: U32,
     /// Epoch of initialisation.
     pub birth: U64,
@@ -68,6 +68,9 @@ pub struct GroupEntryDisk {
 
 const _: () = assert!(size_of::<GroupEntryDisk>() == GROUP_ENTRY_BYTES);
 const _: () = assert!(PAGE_HEADER_BYTES + 62 * GROUP_ENTRY_BYTES == crate::page::PAGE_BYTES);
+
+/// Offset, in an entry of the group table, of the fragments of the group.
+pub const ENTRY_FRAGMENTS_OFFSET: usize = std::mem::offset_of!(GroupEntryDisk, fragments);
 
 /// Returns the offset of the entry of `group` in its page of the group table.
 #[must_use]
@@ -89,7 +92,8 @@ pub fn is_table_page_used(root: &PageBytes, index: u64) -> bool {
 pub struct DescriptorDisk {
     /// Own number. Detects a descriptor in the wrong group.
     pub group: U32,
-    /// Fragments of the group.
+    /// Fragments of the group; fewer than the superblock says if it was the last of its disk group
+    /// when that became longer, and was not used since.
     pub fragments: U32,
     /// Fragments of a segment.
     pub segment_fragments: U32,
@@ -122,6 +126,12 @@ const _: () = assert!(crate::lsn_page::LSN_PAGES_PER_GROUP_MAX == 256 * 8);
 /// Offset, in a descriptor, of the fragments in use.
 pub const DESCRIPTOR_FRAGMENTS_USED_OFFSET: usize =
     PAGE_HEADER_BYTES + std::mem::offset_of!(DescriptorDisk, fragments_used);
+/// Offset, in a descriptor, of the fragments of its group.
+pub const DESCRIPTOR_FRAGMENTS_OFFSET: usize =
+    PAGE_HEADER_BYTES + std::mem::offset_of!(DescriptorDisk, fragments);
+/// Offset, in a descriptor, of the segments of its group.
+pub const DESCRIPTOR_SEGMENTS_OFFSET: usize =
+    PAGE_HEADER_BYTES + std::mem::offset_of!(DescriptorDisk, segments);
 /// Offset, in a descriptor, of the segments in use.
 pub const DESCRIPTOR_SEGMENTS_USED_OFFSET: usize =
     PAGE_HEADER_BYTES + std::mem::offset_of!(DescriptorDisk, segments_used);

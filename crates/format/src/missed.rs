@@ -49,10 +49,16 @@ impl Parts {
     /// Returns those that `range`, in bytes of the pool, lies in.
     #[must_use]
     pub fn of(geometry: &Geometry, range: &Range<u64>) -> Parts {
+        Parts::of_size(part_bytes(geometry), geometry.groups_offset, range)
+    }
+
+    /// Returns those that `range` lies in where each part has `size` bytes, from the first group
+    /// on.
+    #[must_use]
+    pub fn of_size(size: u64, groups_offset: u64, range: &Range<u64>) -> Parts {
         let mut parts = Parts::NONE;
-        let Some(last) = range.end.checked_sub(geometry.groups_offset + 1) else { return parts };
-        let size = part_bytes(geometry);
-        let first = range.start.saturating_sub(geometry.groups_offset) / size;
+        let Some(last) = range.end.checked_sub(groups_offset + 1) else { return parts };
+        let first = range.start.saturating_sub(groups_offset) / size;
         if range.start < range.end {
             (first..(last / size + 1).min(PARTS)).for_each(|part| parts.add(part));
         }

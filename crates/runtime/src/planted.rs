@@ -173,6 +173,9 @@ bugs! {
         "The labels call a disk group online before its members have one (growth.rs).",
     AddedBeforeLookedAt:
         "What must be known of a disk group is read once the labels say that it is there.",
+    GrownNotLabelled: "A pool uses what its devices are longer before its labels say so.",
+    GrownUnwiped: "What lies where descriptors of a pool that grows will be is left there.",
+    OldEndLeft: "Copies of the superblock stay where a device ended before it was longer.",
     FlushOfFirstGroupOnly: "A flush makes what lies in the first disk group durable alone (VG2).",
     RoleForgotten: "Data is put into a disk group that has no role for it (GR1).",
     MetadataRoomForgotten: "Writers are promised map pages for which there is no room (G7).",

@@ -152,7 +152,7 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
     if let Some(field) = current.worn() {
         return Err(PoolError::Worn { device: name, field });
     }
-    if is_unfinished(&current, &copies) {
+    if is_unfinished(&current, &copies) && !was_finished_shorter(device, &current, &copies) {
         return Err(PoolError::Unfinished { device: name });
     }
     if current.own_bytes() > size_bytes {
@@ -178,6 +178,23 @@ fn is_unfinished(current: &Superblock, copies: &[Option<SuperblockError>]) -> bo
     let mut errors = copies.iter().flatten();
     current.sequence == SEQUENCE_OF_CREATION
         && errors.any(|error| *error == SuperblockError::BadMagic { found: blank })
+}
+
+/// Whether the device was made longer since the pool was made on it, which was finished: the last
+/// copies are where it ended then.
+fn was_finished_shorter(
+    device: &dyn Device,
+    current: &Superblock,
+    copies: &[Option<SuperblockError>],
+) -> bool {
+    let own = current.members.get(usize::from(current.device_index));
+    let was = own.map_or(0, |member| member.size_bytes);
+    let is_longer = (format::geometry::POOL_BYTES_MIN..device.info().size_bytes).contains(&was);
+    let is_there = |copy| {
+        let found = read_copy(device, Geometry::superblock_offset(was, copy), copy);
+        found.is_ok_and(|label| label.sequence == current.sequence)
+    };
+    is_longer && !is_unfinished(current, &copies[..2]) && (2..SUPERBLOCK_COPIES).all(is_there)
 }
 
 /// Tells a truncated pool from a device that never was one.

@@ -11,7 +11,7 @@ use zerocopy::FromBytes;
 use crate::convert::index_of;
 use crate::lsn;
 use crate::reader::PageWanted;
-use crate::space::StatedGroup;
+use crate::space::{StatedGroup, StatedSegment};
 use crate::{Check, Stop};
 use format::defect::{DefectCode, Subject};
 
@@ -98,7 +98,7 @@ fn is_initialised(check: &mut Check<'_>, page: &PageBytes, place: Place, group: 
         1 | 2 if !is_there => format!("group {group} is of no disk group"),
         1 | 2 => {
             let (stated, expected) = (entry.fragments.get(), geometry.fragments_of(group));
-            if stated == expected {
+            if geometry.can_have_had(group, stated) {
                 return true;
             }
             format!("group {group} has {stated} fragments, the superblock says {expected}")
@@ -112,11 +112,14 @@ fn is_initialised(check: &mut Check<'_>, page: &PageBytes, place: Place, group: 
 fn descriptor(check: &mut Check<'_>, group: u32, place: Place, page: &PageBytes) {
     let geometry = check.reader.geometry.clone();
     let stated = DescriptorDisk::of(page);
+    // One that was the last of a disk group which became longer may say what it was.
+    let is_shorter = geometry.can_have_had(group, stated.fragments.get());
+    let fragments = if is_shorter { stated.fragments.get() } else { geometry.fragments_of(group) };
     let pairs = [
         ("number", stated.group.get(), group),
-        ("fragments", stated.fragments.get(), geometry.fragments_of(group)),
+        ("fragments", stated.fragments.get(), fragments),
         ("segment fragments", stated.segment_fragments.get(), geometry.segment_fragments),
-        ("segments", stated.segments.get(), geometry.segments_of(group)),
+        ("segments", stated.segments.get(), fragments / geometry.segment_fragments),
     ];
     for (field, found, expected) in pairs {
         if found != expected {
@@ -142,6 +145,21 @@ fn descriptor(check: &mut Check<'_>, group: u32, place: Place, page: &PageBytes)
         }
     }
     front(check, group, place);
+    behind_end(check, (group, fragments / geometry.segment_fragments), place);
+}
+
+/// Checks that nothing is in use behind the segments that the descriptor of `group` says it has.
+fn behind_end(check: &mut Check<'_>, (group, segments): (u32, u32), place: Place) {
+    let space = check.space.groups.get(&group).expect("added before");
+    let behind = (0..).zip(&space.segments).skip(index_of(segments));
+    let is_used = |stated: &StatedSegment| {
+        stated.live > 0 || !matches!(stated.kind, None | Some(SegmentKind::Free))
+    };
+    let first = behind.filter(|(_, stated)| is_used(stated)).map(|(segment, _): (u32, _)| segment);
+    if let Some(first) = first.min() {
+        let what = format!("group {group} has {segments} segments, and segment {first} is in use");
+        check.defect(DefectCode::AG002, POOL, Some(place), what);
+    }
 }
 
 fn segments_of_page(check: &Check<'_>, group: u32, index: u32) -> std::ops::Range<u32> {

@@ -34,7 +34,7 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     let (device_bytes, pool_bytes) = (check.reader.device_bytes(), pool_bytes(check));
     if device_bytes > pool_bytes {
         check.report.notes.push(format!(
-            "the device has {} bytes more than the pool was made for; they are not used",
+            "the device has {} bytes more than the pool uses (holdfast device grow)",
             device_bytes - pool_bytes
         ));
     }

@@ -9,8 +9,9 @@ use format::directory::{self, NewDirent};
 use format::fileset::{Fileset, FilesetState, NamePart};
 use format::geometry::Geometry;
 use format::group::{
-    DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentUsage,
-    TOTAL_ANODES_USED_OFFSET, TOTAL_FRAGMENTS_RESERVED_OFFSET, USAGES_PER_PAGE, entry_offset,
+    DESCRIPTOR_FRAGMENTS_OFFSET, DESCRIPTOR_FRAGMENTS_USED_OFFSET, DESCRIPTOR_SEGMENTS_OFFSET,
+    DESCRIPTOR_SEGMENTS_USED_OFFSET, SegmentKind, SegmentUsage, TOTAL_ANODES_USED_OFFSET,
+    TOTAL_FRAGMENTS_RESERVED_OFFSET, USAGE_BYTES, USAGES_PER_PAGE, entry_offset,
 };
 use format::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place};
 use format::map;
@@ -233,6 +234,27 @@ fn group_table_and_descriptors_are_compared() {
     });
     expect(&[DefectCode::AG002], |image| {
         image.edit(descriptor(image, 1), |bytes| bytes[PAGE_HEADER_BYTES] ^= 1);
+    });
+    // One that its disk group has outgrown may be shorter, if nothing lies behind its end.
+    let shorter = |image: &Image, group, segments: u32| {
+        let fragments = segments * image.geometry.segment_fragments;
+        image.edit(descriptor(image, group), |bytes| {
+            bytes[DESCRIPTOR_FRAGMENTS_OFFSET..][..4].copy_from_slice(&fragments.to_le_bytes());
+            bytes[DESCRIPTOR_SEGMENTS_OFFSET..][..4].copy_from_slice(&segments.to_le_bytes());
+        });
+    };
+    let report = report_of(|image| shorter(image, 1, 8));
+    assert_eq!(report.exit_code(), 0, "{}", report.to_text());
+    expect(&[DefectCode::AG002, DefectCode::AG002], |image| shorter(image, 1, 7));
+    expect(&[DefectCode::AG002], |image| {
+        shorter(image, 1, 8);
+        let usage = image.geometry.usage_place(1, 0);
+        image.edit(usage, |bytes| {
+            let data = SegmentUsage { kind: SegmentKind::Data, ..SegmentUsage::FREE };
+            let at = SegmentUsage::offset(8);
+            bytes[at..at + USAGE_BYTES].copy_from_slice(&data.encode());
+        });
+        image.edit(descriptor(image, 1), |bytes| bytes[DESCRIPTOR_SEGMENTS_USED_OFFSET] += 1);
     });
     expect(&[DefectCode::AG005], |image| {
         image.edit(descriptor(image, 1), |bytes| bytes[DESCRIPTOR_FRAGMENTS_USED_OFFSET] ^= 1);

@@ -14,6 +14,7 @@ use crate::size::ByteSize;
                         holdfast device online d0.hf d1.hf --wait\n  \
                         holdfast device add d0.hf spare.hf --spare\n  \
                         holdfast device add d0.hf /dev/sdb\n  \
+                        holdfast device grow d0.hf\n  \
                         holdfast device add d0.hf /dev/sdb --mirror d0.hf --wait\n  \
                         holdfast device remove d0.hf /dev/sdb --wait\n  \
                         holdfast device remove d0.hf d1.hf --accept-no-redundancy\n\n\
@@ -116,6 +117,28 @@ pub(crate) enum DeviceCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Use all of devices that have become longer, while the pool is in use
+    #[command(after_help = "Examples:\n  truncate -s 2G d0.hf && holdfast device grow d0.hf\n  \
+                            holdfast device grow d0.hf --size 2G\n  \
+                            lvextend -L +100G vg/pool && holdfast device grow /dev/vg/pool\n  \
+                            holdfast device grow d0.hf d1.hf d2.hf\n\n\
+                            A pool does not become longer by itself when its file, logical \
+                            volume or partition does, or when\nall devices of a mirror or raid5 \
+                            were replaced by larger ones: this makes it so, at once, and \
+                            moves\nnothing. Without DEVICE all disk groups grow that can, else \
+                            those that have one of the devices. Of a\nmirror, stripe or raid5 \
+                            the smallest device counts. All devices of a disk group must be \
+                            online. How much\ncould not be used, and why, is said. A pool never \
+                            becomes shorter.")]
+    Grow {
+        /// The pool
+        pool: PathBuf,
+        /// Path, slot or id of devices; none: all
+        devices: Vec<String>,
+        /// Make files so long first
+        #[arg(long)]
+        size: Option<ByteSize>,
+    },
     /// Take a device out of the pool: a spare, one of a mirror, or a disk group of its own
     #[command(after_help = "Examples:\n  holdfast device remove d0.hf spare.hf\n  \
                             holdfast device remove d0.hf d2.hf\n  \
@@ -153,6 +176,7 @@ impl DeviceCommand {
             | DeviceCommand::Replace { pool, .. }
             | DeviceCommand::Online { pool, .. }
             | DeviceCommand::Add { pool, .. }
+            | DeviceCommand::Grow { pool, .. }
             | DeviceCommand::Remove { pool, .. } => pool,
         }
     }

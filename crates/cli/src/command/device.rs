@@ -1,5 +1,5 @@
 //! `holdfast device`: shows the devices of a pool, fails, replaces and brings them back, attaches
-//! and removes them, and keeps spares.
+//! and removes them, keeps spares, and uses devices that have become longer.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::controlled::{Controlled, Opener};
 use super::patience::Patience;
 use crate::args::device::{DeviceArgs, DeviceCommand};
 use crate::backend::Backend;
-use crate::control::{Answer, DeviceFacts, NewGroup, Request};
+use crate::control::{Answer, DeviceFacts, GrownFacts, NewGroup, Request};
 use crate::exit;
 use crate::output::{Output, printable};
 use crate::size::ByteSize;
@@ -71,6 +71,10 @@ pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> 
             let facts = json!({ "added": path, "as": "spare", "pool": pool });
             output.fact(&format!("{} is a spare of {pool}", printable(&path)), &facts);
         }
+        DeviceCommand::Grow { devices, size, .. } => {
+            let done = grow(&at, devices, *size, output);
+            at.finish(done)?;
+        }
         DeviceCommand::Remove { device, wait: must_wait, accept_no_redundancy, .. } => {
             let how = (*must_wait, *accept_no_redundancy);
             let done = remove(&at, &named(device), how, output);
@@ -108,6 +112,43 @@ fn add_for_data(
     };
     let number = added.first().map(|group| group.number);
     number.ok_or_else(|| anyhow::anyhow!("{pool}: the server answered nonsense"))
+}
+
+/// Makes disk groups longer, and says what each has gained.
+fn grow(
+    at: &Controlled,
+    devices: &[String],
+    size: Option<ByteSize>,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let devices = devices.iter().map(|device| named(device)).collect();
+    let size_bytes = size.map(|size| size.0);
+    let Answer::Grown(grown) = at.ask(&Request::DeviceGrow { devices, size_bytes })? else {
+        anyhow::bail!("{}: the server answered nonsense", at.pool.display());
+    };
+    for facts in grown {
+        output.fact(&grown_line(&facts), &json!(facts));
+    }
+    Ok(())
+}
+
+fn grown_line(facts: &GrownFacts) -> String {
+    let GrownFacts { group, kind, was_bytes, member_bytes, more_bytes, limit } = facts;
+    let limit = limit.as_deref().map(printable).unwrap_or_default();
+    if *more_bytes == 0 {
+        return format!("disk group {group} has gained nothing: {limit}");
+    }
+    let mut line = format!(
+        "disk group {group}, a {kind}, has room for {} more: it used {} of each device, and uses \
+         {}",
+        ByteSize(*more_bytes),
+        ByteSize(*was_bytes),
+        ByteSize(*member_bytes)
+    );
+    if !limit.is_empty() {
+        line += &format!("; it cannot use the rest: {limit}");
+    }
+    line
 }
 
 /// Makes a device a copy more of the disk group of `old`.

@@ -43,3 +43,20 @@ pub struct GroupFacts {
     /// What of it is in use.
     pub used_bytes: u64,
 }
+
+/// What a disk group has gained of devices that have become longer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GrownFacts {
+    /// Its number.
+    pub group: u64,
+    /// Its kind.
+    pub kind: String,
+    /// What it used of each device.
+    pub was_bytes: u64,
+    /// What it uses of each now.
+    pub member_bytes: u64,
+    /// What it has room for besides; 0: nothing.
+    pub more_bytes: u64,
+    /// Why it does not use more.
+    pub limit: Option<String>,
+}

@@ -12,7 +12,7 @@ use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 use format::members::Layout;
 use format::placement::Placement;
 
-use super::{Served, devices, failed, groups, quota, random_bytes};
+use super::{Served, devices, failed, groups, growth, quota, random_bytes};
 use crate::args::placement::parse_placement;
 use crate::backend::BackendError;
 use crate::control::{
@@ -31,6 +31,9 @@ pub(super) fn asked(
     }
     if let Request::GroupAdd(new) = request {
         return groups::add(served, new).map(Answer::Groups);
+    }
+    if let Request::DeviceGrow { devices, size_bytes } = request {
+        return growth::grow(served, devices, *size_bytes).map(Answer::Grown);
     }
     let answer = control(&served.path, &served.pool, request, peer)?;
     // It may be the one that is served, or above that.
@@ -77,6 +80,7 @@ fn control(
         | Request::DeviceAdd { .. }
         | Request::DeviceAttach { .. }
         | Request::DeviceDetach { .. }
+        | Request::DeviceGrow { .. }
         | Request::DeviceRemove { .. } => {
             return Ok(Answer::Devices(devices::list(pool)));
         }

@@ -117,7 +117,7 @@ pub(super) fn facts_of(status: &MemberStatus, pool: &PoolStatus) -> DeviceFacts 
 }
 
 /// Returns the device that `name` names: by its path, slot or id.
-fn named(served: &Served, name: &str) -> Result<DeviceFacts, BackendError> {
+pub(super) fn named(served: &Served, name: &str) -> Result<DeviceFacts, BackendError> {
     list(&served.pool).into_iter().find(|device| is_called(device, name)).ok_or_else(|| {
         let pool = served.path.display();
         let words = format!("there is no device {name}: `holdfast device list {pool}` shows them");
@@ -129,7 +129,7 @@ fn is_called(device: &DeviceFacts, name: &str) -> bool {
     device.path == name || device.id == name || device.slot.to_string() == name
 }
 
-fn is_spare(device: &DeviceFacts) -> bool {
+pub(super) fn is_spare(device: &DeviceFacts) -> bool {
     device.state.starts_with("spare")
 }
 

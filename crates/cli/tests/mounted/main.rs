@@ -15,6 +15,7 @@ mod device;
 mod elsewhere;
 mod filesets;
 mod groups;
+mod growth;
 mod handles;
 mod hung;
 mod locks;

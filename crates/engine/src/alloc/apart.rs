@@ -9,7 +9,7 @@
 use format::map::POINTERS_PER_PAGE;
 use runtime::planted::{self, Planted};
 
-use super::disk_groups::kept_of;
+use super::disk_groups::{capacity_of, kept_of};
 use super::policy::{SegmentName, SegmentView};
 use super::{Allocator, State, Urgency, reserve_of};
 use crate::error::{FsError, FsResult};
@@ -77,12 +77,20 @@ impl Allocator {
         if geometry.first_has_data {
             return Ok(None);
         }
-        let (total, used) = self.space_of(0..geometry.group_count)?;
+        let (_, used) = self.space_of(0..geometry.group_count)?;
+        Ok(Some(self.apart_with(used)))
+    }
+
+    /// Returns what the first disk group has, of which `used` fragments are in use.
+    pub(super) fn apart_with(&self, used: u64) -> Apart {
+        let geometry = self.geometry();
+        let numbers = 0..geometry.group_count;
+        let total: u64 = numbers.map(|number| capacity_of(geometry, number)).sum();
         // Where the pool has stripes half of each metadata segment is for second copies.
         let gap = u64::from(geometry.metadata_gap()) * total;
         let capacity = total - gap / u64::from(geometry.segment_fragments);
         let reserve = reserve_of(geometry, capacity, self.block_shift);
-        Ok(Some(Apart { total, capacity, used, pending: 0, reserve }))
+        Apart { total, capacity, used, pending: 0, reserve }
     }
 
     /// G7: whether metadata may have `fragments`.

@@ -69,6 +69,35 @@ pub(crate) struct Found {
     fronts: u64,
 }
 
+impl Found {
+    /// Nothing but what the fronts take of disk groups that leave.
+    pub(super) fn of_fronts(fronts: u64) -> Found {
+        Found { fronts, ..Found::default() }
+    }
+}
+
+/// Makes `shares` as long as `geometry` says; what a disk group has more is not in use. Returns how
+/// many allocation groups the first has more: who counts those of the others is their share.
+pub(super) fn lengthen(shares: &mut [Share], geometry: &Geometry) -> u32 {
+    let mut of_first = 0;
+    for share in shares {
+        let is_it =
+            |range: &&GroupRange| range.disk_group == share.disk_group && range.lane == share.lane;
+        let range = geometry.added.iter().find(is_it).map(GroupRange::numbers);
+        let numbers = match share.disk_group {
+            0 => 0..geometry.group_count,
+            _ => range.unwrap_or_else(|| share.numbers.clone()),
+        };
+        let more = numbers.end.saturating_sub(share.numbers.end);
+        match share.disk_group {
+            0 => of_first = more,
+            _ => share.unused += more,
+        }
+        share.numbers = numbers;
+    }
+    of_first
+}
+
 /// What allocation groups have room for and hold.
 #[derive(Debug, Default)]
 pub(crate) struct GroupsSpace {
@@ -219,7 +248,7 @@ impl Allocator {
 
     /// Notes the disk groups of `geometry`, of which `found` was read. It cannot fail: labels may
     /// say so already.
-    fn note(&self, state: &mut State, geometry: &Geometry, found: &Found) {
+    pub(super) fn note(&self, state: &mut State, geometry: &Geometry, found: &Found) {
         let has = |share: &Share| geometry.added.iter().any(|range| share.is_of(range));
         state.shares.retain(|share| share.disk_group == 0 || has(share));
         for range in &geometry.added {

@@ -6,7 +6,8 @@ use format::bitmap;
 use format::defect::DefectCode;
 use format::geometry::Geometry;
 use format::group::{
-    DescriptorDisk, GroupEntryDisk, SegmentKind, SegmentUsage, TABLE_BITMAP_OFFSET,
+    DESCRIPTOR_FRAGMENTS_OFFSET, DESCRIPTOR_SEGMENTS_OFFSET, DescriptorDisk,
+    ENTRY_FRAGMENTS_OFFSET, GroupEntryDisk, SegmentKind, SegmentUsage, TABLE_BITMAP_OFFSET,
     TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET, entry_offset, is_table_page_used,
 };
 use format::ids::{Epoch, Place, PoolId};
@@ -49,6 +50,19 @@ pub(super) struct Segment {
 }
 
 impl Segment {
+    /// One that was never used.
+    const UNUSED: Segment = Segment {
+        kind: SegmentKind::Free,
+        held: 0,
+        pending: 0,
+        is_open: false,
+        filled: 0,
+        incarnation: Epoch(0),
+        level: Level::MOVED,
+        pins: 0,
+        pages: Vec::new(),
+    };
+
     pub(super) fn is_free(&self) -> bool {
         let is_data_or_free = matches!(self.kind, SegmentKind::Free | SegmentKind::Data);
         let is_pinned = self.pins > 0 && !planted::is(Planted::PinForgotten);
@@ -72,6 +86,18 @@ impl Group {
     /// Returns how many of its fragments are in use.
     pub(super) fn used(&self) -> u32 {
         DescriptorDisk::of(page_of(&self.descriptor.bytes())).fragments_used.get()
+    }
+
+    /// Returns how many fragments its descriptor says that it has.
+    pub(super) fn stated(&self) -> u32 {
+        DescriptorDisk::of(page_of(&self.descriptor.bytes())).fragments.get()
+    }
+
+    /// It has `segments` from now on: those at its end nobody has used.
+    pub(super) fn become_longer(&mut self, segments: u32) {
+        let more = segments.saturating_sub(narrow(wide(self.segments.len())));
+        self.segments.resize(index(segments), Segment::UNUSED);
+        self.free_count += more;
     }
 
     /// Returns what its metadata segments have left.
@@ -233,6 +259,10 @@ impl Allocator {
             }
         }
         let group = self.load(number)?;
+        if group.stated() < self.geometry().fragments_of(number) {
+            let table = self.table_buffer(number)?;
+            self.describe_longer(number, &group.descriptor, table.as_ref());
+        }
         if number < self.geometry().group_count {
             state.spare.forget(number);
             state.spare.change(Free::default(), group.free());
@@ -272,7 +302,28 @@ impl Allocator {
         }
     }
 
-    fn table_buffer(&self, number: u32) -> FsResult<Option<Arc<Buffer>>> {
+    /// Says in the descriptor of a group, and in the group table, that it has as many fragments as
+    /// the superblock says, in a transaction of its own. Until that is so nothing lies behind what
+    /// they say: see [`Geometry::can_have_had`].
+    pub(super) fn describe_longer(
+        &self,
+        number: u32,
+        descriptor: &Arc<Buffer>,
+        table: Option<&Arc<Buffer>>,
+    ) {
+        let geometry = self.geometry();
+        let (fragments, segments) = (geometry.fragments_of(number), geometry.segments_of(number));
+        let mut tx = self.journal.begin_unreserved();
+        tx.put(descriptor, DESCRIPTOR_FRAGMENTS_OFFSET, &fragments.to_le_bytes());
+        tx.put(descriptor, DESCRIPTOR_SEGMENTS_OFFSET, &segments.to_le_bytes());
+        if let Some(table) = table {
+            let offset = entry_offset(number) + ENTRY_FRAGMENTS_OFFSET;
+            tx.put(table, offset, &fragments.to_le_bytes());
+        }
+        self.journal.end(tx);
+    }
+
+    pub(super) fn table_buffer(&self, number: u32) -> FsResult<Option<Arc<Buffer>>> {
         let page = u64::from(number) / format::group::GROUPS_PER_TABLE_PAGE;
         if !is_table_page_used(page_of(&self.root.bytes()), page) {
             return Ok(None);
@@ -389,7 +440,10 @@ impl Allocator {
         }
         let disk = DescriptorDisk::of(page_of(&group.descriptor.bytes()));
         let (stated, segments) = (disk.fragments_used.get(), disk.segments.get());
-        if stated != marked_in_group || segments != geometry.segments_of(number) {
+        let fragments = u64::from(segments) * u64::from(geometry.segment_fragments);
+        let has_length = fragments == u64::from(disk.fragments.get())
+            && geometry.can_have_had(number, disk.fragments.get());
+        if stated != marked_in_group || !has_length {
             return Err(self.journal.fail_corrupt(DefectCode::AG005.found(format!(
                 "group {number} says {stated} fragments in use of {segments} segments, its \
                  free map {marked_in_group} of {}: a write of one of them was lost. Nothing was \

@@ -38,6 +38,7 @@ mod disk_groups;
 mod extent;
 pub(crate) mod group;
 mod level;
+mod longer;
 mod pin;
 pub mod policy;
 mod preference;

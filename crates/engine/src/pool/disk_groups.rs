@@ -1,4 +1,4 @@
-//! The disk groups of an open pool: what they are, and one that is added.
+//! The disk groups of an open pool: what they are, one that is added, one that becomes longer.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use format::disk_group::{DiskGroup, DiskGroupState};
 use format::members::Layout;
 use format::slots::Slots;
 use runtime::planted::{self, Planted};
-use storage::volume::{AddGroupError, NewGroup};
+use storage::volume::{AddGroupError, GrowError, NewGroup, Room};
 
 use super::Pool;
 use crate::alloc::{CanLeave, Found, PlacementError};
@@ -22,6 +22,9 @@ pub enum DiskGroupError {
     /// See the cause.
     #[error(transparent)]
     Add(#[from] AddGroupError),
+    /// See the cause.
+    #[error(transparent)]
+    Grow(#[from] GrowError),
     /// Name what is there.
     #[error(transparent)]
     Placement(#[from] PlacementError),
@@ -251,5 +254,43 @@ impl Pool {
             alloc.note_coming(coming);
         }
         Ok(number)
+    }
+
+    /// Makes a disk group as long as its members are, or as much of it as there is room for. What
+    /// it has more counts, and data goes there, when this returns; the labels say so then, durably.
+    /// A crash before leaves it as long as it was, or longer. Returns what was gained.
+    ///
+    /// # Errors
+    ///
+    /// See [`DiskGroupError`].
+    pub fn grow_disk_group(&self, number: u8) -> Result<Room, DiskGroupError> {
+        let journal = &self.core.store.journal;
+        journal.check_alive()?;
+        if self.is_read_only {
+            let reason = "it was opened read-only".to_owned();
+            return Err(FsError::ReadOnly { reason }.into());
+        }
+        let mut superblock = self.superblock.lock();
+        let volume = self.volume();
+        let changing = volume.changing();
+        let growing = changing.begin_growth(&superblock, number)?;
+        let (coming, mut grown) = (growing.geometry().clone(), None);
+        self.core.store.alloc.become_longer(&coming, || {
+            let ended = changing.end_growth(growing, &mut superblock);
+            grown = Some(ended.inspect_err(|error| {
+                if let GrowError::Device(cause) = error {
+                    let _ = journal.fail(cause);
+                }
+            })?);
+            Ok::<(), DiskGroupError>(())
+        })?;
+        grown.ok_or(DiskGroupError::None { number })
+    }
+
+    /// Returns what each disk group can use of its members that it does not use, by number, or why
+    /// it cannot be told. Takes no request of any device.
+    #[must_use]
+    pub fn rooms(&self) -> Vec<Result<Room, GrowError>> {
+        self.volume().rooms(&self.superblock.lock())
     }
 }

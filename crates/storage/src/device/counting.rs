@@ -42,6 +42,14 @@ impl Device for CountingDevice {
         self.inner.check_end()
     }
 
+    fn length_now(&self) -> Result<u64, DeviceError> {
+        self.inner.length_now()
+    }
+
+    fn lengthen(&self) -> Result<(), DeviceError> {
+        self.inner.lengthen()
+    }
+
     fn lock_identity(&self) -> Option<[u64; 2]> {
         self.inner.lock_identity()
     }

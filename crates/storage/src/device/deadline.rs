@@ -62,6 +62,14 @@ impl Device for DeadlineDevice {
         self.target.inner.check_end()
     }
 
+    fn length_now(&self) -> Result<u64, DeviceError> {
+        self.target.inner.length_now()
+    }
+
+    fn lengthen(&self) -> Result<(), DeviceError> {
+        self.target.inner.lengthen()
+    }
+
     fn lock_identity(&self) -> Option<[u64; 2]> {
         self.target.inner.lock_identity()
     }

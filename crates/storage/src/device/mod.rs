@@ -35,6 +35,7 @@ mod counting;
 mod deadline;
 mod file;
 mod health;
+mod length;
 mod long;
 mod memory;
 mod overlay;
@@ -64,7 +65,7 @@ use crate::volume::Composite;
 /// A page of memory: what O_DIRECT asks for on every device with sectors of up to 4 KiB.
 pub const IO_ALIGN_BYTES: usize = 4096;
 
-/// What a device is, fixed while it is open.
+/// What a device is, fixed while it is open; its length may become more ([`Device::lengthen`]).
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
     /// What the user calls it: a path, or `memory`, or `sim:0`.
@@ -424,6 +425,15 @@ pub enum DeviceError {
         /// How long it was.
         size_bytes: u64,
     },
+    /// The device has become longer too often while it was open: close the pool and open it again.
+    #[error(
+        "{device}: it has become longer too often since it was opened: unmount the pool and mount \
+         it again"
+    )]
+    OftenLonger {
+        /// Name of the device.
+        device: String,
+    },
     /// The request lies outside the device or is not aligned: a bug, or a damaged pointer.
     #[error("{device}: {kind} of {length_bytes} bytes at {offset} is outside or not aligned")]
     OutOfRange {
@@ -467,6 +477,26 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// [`DeviceError::Shortened`].
     fn check_end(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Returns how many bytes the device has now, of which [`DeviceInfo::size_bytes`] are in use:
+    /// somebody may have made it longer since it was opened. Takes no request.
+    ///
+    /// # Errors
+    ///
+    /// What the system said.
+    fn length_now(&self) -> Result<u64, DeviceError> {
+        Ok(self.info().size_bytes)
+    }
+
+    /// Uses all that the device has become longer by: [`Device::info`] says so from now on, and a
+    /// crash of the machine does not make it shorter again. Most devices stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// What the system said: it is as long as it was.
+    fn lengthen(&self) -> Result<(), DeviceError> {
         Ok(())
     }
 

@@ -59,7 +59,7 @@ const CHANGES_TO_LEAVE: usize = 2;
 const _: () = assert!(DISK_GROUPS_MAX * CHANGES_TO_LEAVE < EDITIONS_MAX);
 
 /// Descriptors that are overwritten at one time.
-const WIPED_AT_ONCE: usize = 64;
+pub(super) const WIPED_AT_ONCE: usize = 64;
 
 /// What is to be added.
 #[derive(Clone, Debug)]
@@ -162,6 +162,10 @@ pub struct Changing<'v> {
 }
 
 impl Changing<'_> {
+    pub(super) fn volume(&self) -> &Volume {
+        self.volume
+    }
+
     /// Says in the labels that a disk group leaves, durably: an open goes on with that.
     ///
     /// # Errors
@@ -391,7 +395,7 @@ impl Volume {
     }
 
     /// Returns the number of the next edition, if `kept` more are left behind it.
-    fn next_edition(&self, kept: usize) -> Result<usize, AddGroupError> {
+    pub(super) fn next_edition(&self, kept: usize) -> Result<usize, AddGroupError> {
         let number = self.editions.current.load(std::sync::atomic::Ordering::Acquire) + 1;
         if number + kept < EDITIONS_MAX { Ok(number) } else { Err(AddGroupError::Often) }
     }
@@ -461,7 +465,7 @@ impl Volume {
 
     /// Returns the disk groups as parts of a space; the first of a pool that had one device becomes
     /// one.
-    fn parts_of(&self, superblock: &Superblock) -> Vec<Part> {
+    pub(super) fn parts_of(&self, superblock: &Superblock) -> Vec<Part> {
         let edition = self.now();
         if !edition.parts.is_empty() {
             return edition.parts.clone();
@@ -474,7 +478,7 @@ impl Volume {
             let needed = needed_of(Layout::Single, 1);
             let slots = (superblock.slots.clone(), slots);
             let ranges = lone.map(|lone| Arc::clone(lone.ranges()));
-            let ranges = ranges.unwrap_or_else(|| Ranges::new(superblock.geometry.clone()));
+            let ranges = ranges.unwrap_or_else(|| Ranges::new(&superblock.geometry));
             let set = MemberSet::with_ranges(slots, label, needed, ranges);
             layout_over(superblock, None, set).ok()
         });
@@ -506,7 +510,7 @@ impl Volume {
     }
 
     /// The pool lies on `parts` from now on, as `superblock` says.
-    fn set_parts(&self, number: usize, parts: Vec<Part>, superblock: &Superblock) {
+    pub(super) fn set_parts(&self, number: usize, parts: Vec<Part>, superblock: &Superblock) {
         let geometry = superblock.geometry.clone();
         let Some((first, added)) = parts.split_first() else { return };
         self.hand_over(first);
@@ -540,7 +544,7 @@ pub fn check_width(
 }
 
 /// Returns how many times disk groups will change until all that were added are gone.
-fn changes_to_come(superblock: &Superblock) -> usize {
+pub(super) fn changes_to_come(superblock: &Superblock) -> usize {
     let of = |group: &DiskGroup| match group.state {
         DiskGroupState::Online => CHANGES_TO_LEAVE,
         DiskGroupState::Adding | DiskGroupState::Leaving => CHANGES_TO_LEAVE - 1,

@@ -38,7 +38,7 @@ pub(super) struct Lone {
 
 impl Lone {
     pub(super) fn new(device: SharedDevice, geometry: &Geometry) -> Arc<Lone> {
-        let (ranges, layout) = (Ranges::new(geometry.clone()), OnceLock::new());
+        let (ranges, layout) = (Ranges::new(geometry), OnceLock::new());
         Arc::new(Lone { device, ranges, layout })
     }
 
@@ -103,6 +103,14 @@ impl Device for Lone {
 
     fn check_end(&self) -> Result<(), DeviceError> {
         self.layout.get().unwrap_or(&self.device).check_end()
+    }
+
+    fn length_now(&self) -> Result<u64, DeviceError> {
+        self.device.length_now()
+    }
+
+    fn lengthen(&self) -> Result<(), DeviceError> {
+        self.device.lengthen()
     }
 
     fn overdue(&self) -> usize {

@@ -5,6 +5,9 @@
 //! - RH1: While a range is held no write that overlaps it is in flight, and none begins.
 //! - RH2: A part of the pool that was written counts as written until a flush that began after the
 //!   write had ended is answered; for each member apart ([`Ranges::unflushed`]).
+//! - RH3: What parts are follows the length of the pool. Where that changes ([`Ranges::cut_anew`])
+//!   a part that counts as written is each of those that it overlaps, and a write in flight is in
+//!   parts as they are when somebody asks.
 //!
 //! # Concurrency
 //!
@@ -18,11 +21,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use format::geometry::Geometry;
-use format::missed::{PARTS, Parts};
+use format::missed::{PARTS, Parts, part_bytes};
 use runtime::sync::{Condvar, Mutex};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// Bytes of a part.
+    part_bytes: u64,
+    /// Where the fixed regions end.
+    groups_offset: u64,
     next: u64,
     writes: BTreeMap<u64, Range<u64>>,
     holds: BTreeMap<u64, Range<u64>>,
@@ -35,6 +42,23 @@ struct State {
 }
 
 impl State {
+    fn new(part_bytes: u64, groups_offset: u64) -> State {
+        State {
+            part_bytes,
+            groups_offset,
+            next: 0,
+            writes: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            closed: 0,
+            flushes: 0,
+            written: BTreeMap::new(),
+        }
+    }
+
+    fn parts_of(&self, range: &Range<u64>) -> Parts {
+        Parts::of_size(self.part_bytes, self.groups_offset, range)
+    }
+
     fn add(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -50,8 +74,8 @@ impl State {
 /// See the module's header.
 #[derive(Debug)]
 pub(super) struct Ranges {
-    /// Says which part a byte is in.
-    geometry: Geometry,
+    /// Where the fixed regions end.
+    groups_offset: u64,
     /// LOCK: nothing is locked behind it.
     state: Mutex<State>,
     released: Condvar,
@@ -62,13 +86,13 @@ pub(super) struct Ranges {
 pub struct InFlight {
     ranges: Arc<Ranges>,
     number: u64,
-    parts: Parts,
+    range: Range<u64>,
 }
 
 impl InFlight {
     /// Returns the parts of the pool that it writes to.
-    pub(super) fn parts(&self) -> &Parts {
-        &self.parts
+    pub(super) fn parts(&self) -> Parts {
+        self.ranges.parts_of(&self.range)
     }
 }
 
@@ -88,7 +112,7 @@ impl Hold {
     pub(super) fn note_written(&self) {
         let mut state = self.ranges.state.lock();
         if let Some(range) = state.holds.get(&self.number).cloned() {
-            let parts = self.ranges.parts_of(&range);
+            let parts = state.parts_of(&range);
             state.note_written(&parts);
         }
     }
@@ -99,23 +123,44 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Ranges {
-    pub(super) fn new(geometry: Geometry) -> Arc<Ranges> {
-        Arc::new(Ranges { geometry, state: Mutex::default(), released: Condvar::default() })
+    pub(super) fn new(geometry: &Geometry) -> Arc<Ranges> {
+        Ranges::cut(part_bytes(geometry), geometry.groups_offset)
+    }
+
+    fn cut(part_bytes: u64, groups_offset: u64) -> Arc<Ranges> {
+        let state = Mutex::new(State::new(part_bytes, groups_offset));
+        Arc::new(Ranges { groups_offset, state, released: Condvar::default() })
+    }
+
+    /// Returns the ranges of another disk group of the same pool.
+    pub(super) fn beside(&self) -> Arc<Ranges> {
+        Ranges::cut(self.state.lock().part_bytes, self.groups_offset)
+    }
+
+    /// The pool has another length from now on (RH3).
+    pub(super) fn cut_anew(&self, geometry: &Geometry) {
+        let mut state = self.state.lock();
+        let (before, after) = (state.part_bytes, part_bytes(geometry));
+        let written = std::mem::take(&mut state.written);
+        state.part_bytes = after;
+        for (part, ended) in written {
+            let start = state.groups_offset.saturating_add(part.saturating_mul(before));
+            let parts = state.parts_of(&(start..start.saturating_add(before)));
+            for part in (0..PARTS).filter(|part| parts.has(*part)) {
+                let known = state.written.entry(part).or_insert(ended);
+                *known = (*known).max(ended);
+            }
+        }
     }
 
     /// Returns the parts of the pool that a range of it lies in.
     pub(super) fn parts_of(&self, range: &Range<u64>) -> Parts {
-        Parts::of(&self.geometry, range)
-    }
-
-    /// Returns what says which part a byte is in.
-    pub(super) fn geometry(&self) -> &Geometry {
-        &self.geometry
+        self.state.lock().parts_of(range)
     }
 
     /// Returns where the fixed regions end.
     pub(super) fn groups_offset(&self) -> u64 {
-        self.geometry.groups_offset
+        self.groups_offset
     }
 
     /// Lets no write begin. Those in flight go on.
@@ -127,7 +172,7 @@ impl Ranges {
     /// Returns the parts of the pool that writes in flight write to.
     pub(super) fn in_flight(&self) -> Parts {
         let state = self.state.lock();
-        state.writes.values().fold(Parts::NONE, |parts, range| parts.with(self.parts_of(range)))
+        state.writes.values().fold(Parts::NONE, |parts, range| parts.with(state.parts_of(range)))
     }
 
     /// Begins a flush. Returns its number: it covers what has ended before.
@@ -146,7 +191,7 @@ impl Ranges {
         late.for_each(|(part, _)| parts.add(*part));
         // Who holds a range may write to it.
         let others = state.writes.values().chain(state.holds.values());
-        others.fold(parts, |parts, range| parts.with(self.parts_of(range)))
+        others.fold(parts, |parts, range| parts.with(state.parts_of(range)))
     }
 
     /// Begins a write; waits while its range is held, or members change.
@@ -155,9 +200,9 @@ impl Ranges {
         while state.closed > 0 || state.holds.values().any(|held| overlap(held, &range)) {
             self.released.wait(&mut state);
         }
-        let (number, parts) = (state.add(), self.parts_of(&range));
-        state.writes.insert(number, range);
-        InFlight { ranges: Arc::clone(self), number, parts }
+        let number = state.add();
+        state.writes.insert(number, range.clone());
+        InFlight { ranges: Arc::clone(self), number, range }
     }
 
     /// Holds a range; `None` while a write overlaps it, or another hold does.
@@ -177,7 +222,8 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.ranges.state.lock();
         state.writes.remove(&self.number);
-        state.note_written(&self.parts);
+        let parts = state.parts_of(&self.range);
+        state.note_written(&parts);
     }
 }
 
@@ -214,8 +260,8 @@ mod tests {
 
     #[test]
     fn what_was_written_counts_until_a_flush_that_began_after_it() {
-        let ranges = Ranges::new(geometry());
-        let start = ranges.geometry.groups_offset;
+        let ranges = Ranges::new(&geometry());
+        let start = ranges.groups_offset;
         let (part, size) = (|at: u64| Parts::of(&geometry(), &(at..at + 1)), 4 << 20);
         assert_eq!(ranges.unflushed(0), Parts::NONE);
         let write = ranges.begin_write(start..start + 4096);
@@ -236,9 +282,33 @@ mod tests {
         assert_eq!(ranges.unflushed(late), part(start), "fixed regions are in no part");
     }
 
+    /// Goal: what was written before the pool became longer counts afterwards, in the parts that
+    /// it then lies in; a write in flight too, and one that ended before a flush does not (RH3).
+    #[test]
+    fn what_was_written_counts_when_the_pool_has_become_longer() {
+        let (short, long) = (geometry(), geometry().grown(5 << 30).0);
+        let ranges = Ranges::new(&short);
+        let start = short.groups_offset;
+        let at = |mib: u64| start + (mib << 20)..start + (mib << 20) + 4096;
+        drop(ranges.begin_write(at(100)));
+        let flushed = ranges.begin_flush();
+        drop(ranges.begin_write(at(700)));
+        let in_flight = ranges.begin_write(at(900));
+        ranges.cut_anew(&long);
+        let part = |mib: u64| Parts::of(&long, &at(mib));
+        let unflushed = ranges.unflushed(flushed);
+        assert!(unflushed.has_all(&part(700)) && unflushed.has_all(&part(900)), "{unflushed:?}");
+        assert!(!unflushed.has_any(&part(100)), "{unflushed:?}");
+        assert_eq!((in_flight.parts(), ranges.in_flight()), (part(900), part(900)));
+        drop(in_flight);
+        drop(ranges.begin_write(at(4000)));
+        assert!(ranges.unflushed(flushed).has_all(&part(4000)));
+        assert_eq!(ranges.unflushed(ranges.begin_flush()), Parts::NONE);
+    }
+
     #[test]
     fn a_hold_is_refused_while_a_write_overlaps_and_holds_later_ones_back() {
-        let ranges = Ranges::new(geometry());
+        let ranges = Ranges::new(&geometry());
         let write = ranges.begin_write(4096..8192);
         assert!(ranges.try_hold(0..4097).is_none());
         let beside = ranges.try_hold(8192..12288).expect("they touch and do not overlap");

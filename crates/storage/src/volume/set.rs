@@ -180,7 +180,7 @@ impl MemberSet {
         needed: usize,
         geometry: &Geometry,
     ) -> Arc<MemberSet> {
-        let ranges = Ranges::new(geometry.clone());
+        let ranges = Ranges::new(geometry);
         MemberSet::with_ranges((numbers, slots), label, needed, ranges)
     }
 
@@ -205,7 +205,7 @@ impl MemberSet {
     /// Labels are written to them once they have joined ([`MemberSet::join_roster`]).
     #[must_use]
     pub(super) fn beside(&self, numbers: Slots, slots: Vec<Slot>, needed: usize) -> Arc<MemberSet> {
-        let ranges = Ranges::new(self.ranges.geometry().clone());
+        let ranges = self.ranges.beside();
         MemberSet::of(Arc::clone(&self.roster), numbers, slots, (needed, ranges))
     }
 
@@ -527,6 +527,12 @@ impl MemberSet {
         Ok(())
     }
 
+    /// The pool is as long as `geometry` says, in the maps of members that go from now on. To be
+    /// called where members change, when none of the first disk group is away ([`Ranges`], RH3).
+    pub(super) fn cut_anew(&self, geometry: &Geometry) {
+        self.roster.sets().iter().for_each(|set| set.ranges.cut_anew(geometry));
+    }
+
     /// Returns the label as the next update begins from it: no sequence is used twice, also if an
     /// update failed.
     fn to_change(&self, known: &Superblock) -> Superblock {
@@ -714,7 +720,7 @@ impl PendingRequest for Together {
         let mut settled = set.settle(&view, failed);
         if let (Ok(()), Some(in_flight)) = (&settled, &in_flight) {
             // CRASH: durable before the write is answered (MS5).
-            settled = set.note_missed(in_flight.parts());
+            settled = set.note_missed(&in_flight.parts());
         }
         drop(in_flight);
         settled.map(|()| Completion::default())

@@ -15,8 +15,9 @@
 //! - DF3: A call that is overdue when the device is dropped keeps its memory for as long as the
 //!   process lives, and the open file, and so the lock of DF1, until it returns: nobody else opens
 //!   the file before.
-//! - DF2: The size is fixed at creation, so `fdatasync` leaves out nothing that a read needs. Each
-//!   flush asks for it first, and a short read tells too: somebody may cut the file (D5).
+//! - DF2: The size in use is durable before the first request past what it was, so `fdatasync`
+//!   leaves out nothing that a read needs. Each flush asks for the size first, and a short read
+//!   tells too: somebody may cut the file (D5).
 //!
 //! Not here: what a device is for (`mod.rs` above), and whether it belongs to a pool (labels).
 
@@ -40,11 +41,12 @@ use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::health::{Asked, Health};
+use super::length::Lengths;
 use super::range::check_request;
 use super::threads::{Blocking, Threads};
 use super::{
-    AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, Purpose, RequestKind,
-    SharedBytes, Ticket,
+    AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, IO_ALIGN_BYTES, Operation, Purpose,
+    RequestKind, SharedBytes, Ticket,
 };
 use crate::convert::to_u64;
 use transfer::{Failure, slices_after, transfer};
@@ -78,7 +80,7 @@ struct Target {
     backing: Vec<OwnedFd>,
     lock: Option<[u64; 2]>,
     is_block_device: bool,
-    info: DeviceInfo,
+    lengths: Lengths,
     health: Health,
     /// Until when the end of the device waits for requests; set when that begins.
     ends_at: OnceLock<Instant>,
@@ -90,7 +92,7 @@ impl Blocking for Target {
     }
 
     fn info(&self) -> &DeviceInfo {
-        &self.info
+        Target::info(self)
     }
 
     fn health(&self) -> &Health {
@@ -136,6 +138,22 @@ impl FileDevice {
         FileDevice::start(open::resize(&self.target, size_bytes)?, options)
     }
 
+    /// Whether it is a block device, whose length is nobody's to change here.
+    #[must_use]
+    pub fn is_block_device(&self) -> bool {
+        self.target.is_block_device
+    }
+
+    /// Makes the file `size_bytes` long, durably, if it is shorter; the device uses no more of it
+    /// than before ([`Device::lengthen`]).
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`]; the file is as long as it was.
+    pub fn extend(&self, size_bytes: u64) -> Result<(), OpenError> {
+        open::extend(&self.target, size_bytes)
+    }
+
     /// Returns whether the file has lost its last name: it is gone when the device is dropped. Does
     /// not wait for whoever keeps the file.
     #[must_use]
@@ -163,7 +181,7 @@ impl FileDevice {
         if self.target.is_block_device {
             return Ok(None);
         }
-        Ok(open::written_ranges(&self.target.file, self.target.info.size_bytes, ranges_max)?)
+        Ok(open::written_ranges(&self.target.file, self.target.info().size_bytes, ranges_max)?)
     }
 
     fn start(opened: open::Opened, options: FileOptions) -> Result<Arc<FileDevice>, OpenError> {
@@ -231,13 +249,39 @@ impl Target {
     ) -> Target {
         let ends_at = OnceLock::new();
         let lock = backing::identity_of(backing.last().unwrap_or(&file));
-        Target { file, backing, lock, is_block_device, info, health, ends_at }
+        let lengths = Lengths::new(info);
+        Target { file, backing, lock, is_block_device, lengths, health, ends_at }
+    }
+
+    fn info(&self) -> &DeviceInfo {
+        self.lengths.now()
+    }
+
+    /// Returns how many bytes there are now.
+    fn length_now(&self) -> Result<u64, DeviceError> {
+        let end = open::end_bytes(&self.file, self.is_block_device).map_err(|errno| {
+            let (device, cause) = (self.info().name.clone(), errno.to_string());
+            DeviceError::Io { device, kind: RequestKind::Read, offset: 0, length_bytes: 0, cause }
+        })?;
+        Ok(end - end % to_u64(IO_ALIGN_BYTES))
+    }
+
+    /// See [`Device::lengthen`].
+    fn lengthen(&self) -> Result<(), DeviceError> {
+        let size_bytes = self.length_now()?;
+        if size_bytes > self.info().size_bytes {
+            // CRASH: whoever made the file longer has perhaps not made that durable, and the
+            // labels will say that the pool has all of it (DF2).
+            let synced = rustix::fs::fsync(&self.file).map_err(Failure::System);
+            self.answer(RequestKind::Flush, 0, 0, synced)?;
+        }
+        self.lengths.lengthen(size_bytes)
     }
 
     /// Refuses what must not reach the file.
     fn admit(&self, purpose: Purpose, operation: &Operation) -> Result<Asked, DeviceError> {
-        check_request(&self.info, purpose, operation)?;
-        let asked = self.health.admit(&self.info, operation)?;
+        check_request(self.info(), purpose, operation)?;
+        let asked = self.health.admit(self.info(), operation)?;
         if operation.makes_durable() {
             self.check_end()?;
         }
@@ -248,7 +292,7 @@ impl Target {
     /// and before the flush ends is found by the next one, as if it had been cut after both.
     fn check_end(&self) -> Result<(), DeviceError> {
         let result = match open::end_bytes(&self.file, self.is_block_device) {
-            Ok(end_bytes) if end_bytes >= self.info.size_bytes => Ok(()),
+            Ok(end_bytes) if end_bytes >= self.info().size_bytes => Ok(()),
             Ok(_) => Err(Failure::Truncated),
             Err(errno) => Err(Failure::System(errno)),
         };
@@ -267,13 +311,13 @@ impl Target {
             return Ok(());
         };
         if failure == Failure::Truncated {
-            return Err(self.health.shorten(&self.info));
+            return Err(self.health.shorten(self.info()));
         }
         if kind == RequestKind::Flush {
             // D3.
             self.health.fail();
         }
-        let device = self.info.name.clone();
+        let device = self.info().name.clone();
         let is_full = matches!(failure, Failure::System(Errno::NOSPC | Errno::DQUOT));
         if is_full && kind == RequestKind::Write {
             return Err(DeviceError::NoSpace { device, offset });
@@ -367,15 +411,23 @@ impl Target {
 
 impl Device for FileDevice {
     fn info(&self) -> &DeviceInfo {
-        &self.target.info
+        self.target.info()
     }
 
     fn check_end(&self) -> Result<(), DeviceError> {
         match self.target.check_end() {
             Err(error @ DeviceError::Shortened { .. }) => Err(error),
             // Whether it can be asked is the next flush's affair.
-            Ok(()) | Err(_) => self.target.health.check_end(&self.target.info),
+            Ok(()) | Err(_) => self.target.health.check_end(self.target.info()),
         }
+    }
+
+    fn length_now(&self) -> Result<u64, DeviceError> {
+        self.target.length_now()
+    }
+
+    fn lengthen(&self) -> Result<(), DeviceError> {
+        self.target.lengthen()
     }
 
     fn overdue(&self) -> usize {

@@ -319,7 +319,7 @@ fn not_sized(path: &Path, size_bytes: u64, source: io::Error) -> OpenError {
 
 /// Gives an open file another length. The descriptor is copied, and the lock (DF1) goes with it.
 pub(super) fn resize(target: &Target, size_bytes: u64) -> Result<Opened, OpenError> {
-    let path = Path::new(&target.info.name);
+    let path = Path::new(&target.info().name);
     if size_bytes < to_u64(IO_ALIGN_BYTES) {
         return Err(OpenError::TooSmall { path: path.to_owned(), size_bytes });
     }
@@ -327,13 +327,23 @@ pub(super) fn resize(target: &Target, size_bytes: u64) -> Result<Opened, OpenErr
     let file = File::from(target.file.try_clone().map_err(failed)?);
     file.set_len(size_bytes).and_then(|()| file.sync_all()).map_err(failed)?;
     let size_bytes = size_bytes - size_bytes % to_u64(IO_ALIGN_BYTES);
-    let info = DeviceInfo { size_bytes, ..target.info.clone() };
+    let info = DeviceInfo { size_bytes, ..target.info().clone() };
     let file = OwnedFd::from(file);
     let is_direct =
         rustix::fs::fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
     let backing = target.backing.iter().map(OwnedFd::try_clone);
     let backing = backing.collect::<io::Result<_>>().map_err(failed)?;
     Ok(Opened { file, backing, is_block_device: target.is_block_device, info, is_direct })
+}
+
+/// See [`super::FileDevice::extend`].
+pub(super) fn extend(target: &Target, size_bytes: u64) -> Result<(), OpenError> {
+    let failed = |source: io::Error| not_sized(Path::new(&target.info().name), size_bytes, source);
+    let file = File::from(target.file.try_clone().map_err(failed)?);
+    if file.metadata().map_err(failed)?.len() < size_bytes {
+        file.set_len(size_bytes).and_then(|()| file.sync_all()).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// See [`super::FileDevice::written_ranges`].

@@ -217,7 +217,7 @@ impl Uring {
             };
             if timed_out && state.free.is_empty() {
                 let target = &self.target;
-                return Ticket::ready(Err(target.health.expire(&target.info, &asked, false)));
+                return Ticket::ready(Err(target.health.expire(target.info(), &asked, false)));
             }
         };
         if !state.is_led {
@@ -301,7 +301,7 @@ impl Uring {
                 return answer.take().unwrap_or_else(|| {
                     *answer.state.lock() = AnswerState::Abandoned;
                     state.overdue += 1;
-                    Err(self.target.health.expire(&self.target.info, asked, true))
+                    Err(self.target.health.expire(self.target.info(), asked, true))
                 });
             }
             if state.is_led {
@@ -478,7 +478,7 @@ mod tests {
 
     fn submit_read(uring: &Arc<Uring>) -> Ticket {
         let read = Operation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) };
-        match uring.target.health.admit(&uring.target.info, &read) {
+        match uring.target.health.admit(uring.target.info(), &read) {
             Ok(asked) => uring.submit(read, asked),
             Err(error) => Ticket::ready(Err(error)),
         }
@@ -575,7 +575,7 @@ mod tests {
             spin_until(&uring, |state| state.is_led);
             let prepare = |_| {
                 let read = Operation::Read { offset: 0, buffer: AlignedBuffer::zeroed(4096) };
-                let asked = uring.target.health.admit(&uring.target.info, &read).expect("sound");
+                let asked = uring.target.health.admit(uring.target.info(), &read).expect("sound");
                 uring.prepare(read, asked)
             };
             let prepared: Vec<Ticket> = (0..2).map(prepare).collect();

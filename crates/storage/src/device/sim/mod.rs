@@ -35,12 +35,13 @@ pub use recording::{CrashImage, CrashPoint, Event, Images, Points, Recording, St
 pub use volatile::{Keep, RecordedWrite};
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::health::{Asked, Health};
+use super::length::Lengths;
 use super::range::check_request;
 use super::{
     AlignedBuffer, Completion, DEADLINE_DEFAULT, Device, DeviceError, DeviceInfo, IO_ALIGN_BYTES,
@@ -70,6 +71,9 @@ pub struct SimOptions {
     pub sector_bytes: u32,
     /// Whether writes can be durable by themselves.
     pub has_write_through: bool,
+    /// Where it ends as long as nobody makes it longer ([`SimDevice::extend`]); `None`: where its
+    /// image does.
+    pub end_bytes: Option<u64>,
     /// How long things take.
     pub model: DiskModel,
     /// What goes wrong.
@@ -92,6 +96,7 @@ impl Default for SimOptions {
             name: "sim:0".to_owned(),
             sector_bytes: 512,
             has_write_through: true,
+            end_bytes: None,
             model: DiskModel::instant(),
             faults: FaultPlan::none(),
             deadline: DEADLINE_DEFAULT,
@@ -111,7 +116,9 @@ pub struct SimDevice {
 
 #[derive(Debug)]
 struct Shared {
-    info: DeviceInfo,
+    lengths: Lengths,
+    /// Where the device ends, whatever of it is in use.
+    end_bytes: AtomicU64,
     options: SimOptions,
     counters: IoCounters,
     health: Health,
@@ -187,9 +194,10 @@ impl SimDevice {
     pub fn open(image: Image, options: SimOptions) -> Arc<SimDevice> {
         assert!(options.sector_bytes.is_power_of_two());
         assert!((512..=4096).contains(&options.sector_bytes));
+        let end_bytes = options.end_bytes.unwrap_or(image.size_bytes()).min(image.size_bytes());
         let info = DeviceInfo {
             name: options.name.clone(),
-            size_bytes: image.size_bytes(),
+            size_bytes: end_bytes,
             sector_bytes: options.sector_bytes,
             is_read_only: false,
             has_write_through: options.has_write_through,
@@ -213,7 +221,16 @@ impl SimDevice {
         };
         let (counters, state) = (IoCounters::default(), Mutex::new(state));
         let health = Health::new(options.deadline);
-        Arc::new(SimDevice { shared: Arc::new(Shared { info, options, counters, health, state }) })
+        let (lengths, end_bytes) = (Lengths::new(info), AtomicU64::new(end_bytes));
+        let shared = Shared { lengths, end_bytes, options, counters, health, state };
+        Arc::new(SimDevice { shared: Arc::new(shared) })
+    }
+
+    /// Makes the device end at `end_bytes`, as far as its image goes, as somebody does who makes a
+    /// file longer that is in use. It never becomes shorter.
+    pub fn extend(&self, end_bytes: u64) {
+        let image_bytes = self.image().size_bytes();
+        self.shared.end_bytes.fetch_max(end_bytes.min(image_bytes), Ordering::SeqCst);
     }
 
     /// Returns what a power cut now would leave; `prng` picks among what it may.
@@ -240,6 +257,7 @@ impl SimDevice {
         let options = SimOptions {
             faults: FaultPlan::none(),
             power: PowerSupply::new(),
+            end_bytes: Some(self.shared.end_bytes.load(Ordering::SeqCst)),
             seed: prng.next_u64(),
             ..self.shared.options.clone()
         };
@@ -374,12 +392,16 @@ impl State {
 }
 
 impl Shared {
+    fn info(&self) -> &DeviceInfo {
+        self.lengths.now()
+    }
+
     fn power_cut(&self) -> DeviceError {
-        DeviceError::PowerCut { device: self.info.name.clone() }
+        DeviceError::PowerCut { device: self.info().name.clone() }
     }
 
     fn io_error(&self, kind: RequestKind, offset: u64, length_bytes: u64) -> DeviceError {
-        let (device, cause) = (self.info.name.clone(), "a fault was planned".to_owned());
+        let (device, cause) = (self.info().name.clone(), "a fault was planned".to_owned());
         DeviceError::Io { device, kind, offset, length_bytes, cause }
     }
 
@@ -527,17 +549,20 @@ impl Shared {
         let new_bytes = seen.new_bytes(offset, length_bytes);
         let room_bytes = state.faults.room_bytes().saturating_sub(seen.allocated_bytes());
         if new_bytes > room_bytes {
-            return Outcome::Fails(DeviceError::NoSpace { device: self.info.name.clone(), offset });
+            return Outcome::Fails(DeviceError::NoSpace {
+                device: self.info().name.clone(),
+                offset,
+            });
         }
         match state.faults.fate_of_write(index, of_purpose, offset) {
             WriteFate::HasNoRoom => {
-                let device = self.info.name.clone();
+                let device = self.info().name.clone();
                 Outcome::Fails(DeviceError::NoSpace { device, offset })
             }
             WriteFate::Lands { offset: landed } => {
                 state.harm.lies += u64::from(landed != offset);
                 let offset = landed;
-                let end = self.info.size_bytes - length_bytes;
+                let end = self.info().size_bytes - length_bytes;
                 let id = state.take_write(offset.min(end), data);
                 self.cut_power_if_planned(state);
                 Outcome::Write(Some(id))
@@ -634,7 +659,7 @@ impl PendingRequest for SimRequest {
         }
         if answer_ns > deadline_ns {
             is_overdue.store(true, Ordering::SeqCst);
-            return Err(shared.health.expire(&shared.info, &asked, true));
+            return Err(shared.health.expire(shared.info(), &asked, true));
         }
         let mut state = shared.state.lock();
         match outcome {
@@ -660,7 +685,15 @@ impl PendingRequest for SimRequest {
 
 impl Device for SimDevice {
     fn info(&self) -> &DeviceInfo {
-        &self.shared.info
+        self.shared.info()
+    }
+
+    fn length_now(&self) -> Result<u64, DeviceError> {
+        Ok(self.shared.end_bytes.load(Ordering::SeqCst))
+    }
+
+    fn lengthen(&self) -> Result<(), DeviceError> {
+        self.shared.lengths.lengthen(self.length_now()?)
     }
 
     fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
@@ -669,11 +702,11 @@ impl Device for SimDevice {
         if shared.options.power.is_cut() {
             return Ticket::ready(Err(shared.power_cut()));
         }
-        if let Err(error) = check_request(&shared.info, purpose, &operation) {
+        if let Err(error) = check_request(shared.info(), purpose, &operation) {
             return Ticket::ready(Err(error));
         }
         shared.land(&mut shared.state.lock());
-        let asked = match shared.health.admit(&shared.info, &operation) {
+        let asked = match shared.health.admit(shared.info(), &operation) {
             Ok(asked) => asked,
             Err(error) => return Ticket::ready(Err(error)),
         };
