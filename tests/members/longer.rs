@@ -10,8 +10,10 @@ use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
-use storage::device::SharedDevice;
-use storage::device::sim::{Image, PowerSupply, Recording, SimDevice, SimOptions, Timeline};
+use storage::device::sim::{
+    Fault, FaultPlan, Image, PowerSupply, Recording, SimDevice, SimOptions, Timeline,
+};
+use storage::device::{RequestKind, SharedDevice};
 use storage::pool::read_superblock;
 
 use super::groups::{check_all, content, group_of};
@@ -448,6 +450,57 @@ fn a_member_that_comes_back_to_a_longer_pool_has_all() {
         let pool = open(&left).expect("it can do without");
         verify(&pool, files, layout.word());
     }
+}
+
+/// Goal: a device that does not write at its new end changes nothing: the pool goes on, and grows
+/// when it can; one whose labels cannot be written stops the pool, which has all when it is opened
+/// again.
+#[test]
+fn a_write_that_fails_while_a_pool_grows_loses_nothing() {
+    let mut outcomes = [0; 3];
+    for nth in 0..24 {
+        let devices = new_pool(Layout::Single, 1);
+        let pool = open(&devices).expect("it is new");
+        put(&pool, "f0", &content(0, 1, 200_000)).expect("there is room");
+        extend(&devices, LONG_BYTES);
+        let fault = Fault::Fail { kind: RequestKind::Write, nth, persists: false };
+        devices[0].arm(FaultPlan { faults: vec![fault] });
+        let grown = pool.grow_disk_group(0).map_err(|error| error.to_string());
+        devices[0].arm(FaultPlan::none());
+        let stopped = put(&pool, "f1", &content(1, 1, 200_000)).is_err();
+        let outcome = match (&grown, stopped) {
+            (Err(error), false) => {
+                assert!(error.contains("nothing was changed"), "{nth}: {error}");
+                pool.grow_disk_group(0).unwrap_or_else(|error| panic!("{nth}: {error}"));
+                0
+            }
+            (Err(error), true) => {
+                assert!(!error.contains("nothing was changed"), "{nth}: {error}");
+                1
+            }
+            (Ok(_), stopped) => {
+                assert!(!stopped, "{nth}");
+                2
+            }
+        };
+        outcomes[outcome] += 1;
+        if outcome != 1 {
+            pool.close().expect("nothing fails");
+        }
+        drop(pool);
+        let left = devices_ending_at(vec![devices[0].image()], LONG_BYTES);
+        let pool = open(&left).unwrap_or_else(|error| panic!("{nth}: {error}"));
+        verify(&pool, if outcome == 1 { 1 } else { 2 }, &format!("{nth}"));
+        if outcome == 1 {
+            let _ = pool.grow_disk_group(0);
+        }
+        assert_eq!(pool.rooms()[0].as_ref().expect("it is there").more_bytes, 0, "{nth}");
+        pool.close().expect("nothing fails");
+        drop(pool);
+        check_all(&left, &format!("write {nth} failed"));
+    }
+    println!("{outcomes:?}: nothing was changed, the pool stopped, it has grown");
+    assert!(outcomes.iter().all(|count| *count > 2), "{outcomes:?}");
 }
 
 /// Goal: a single that has grown becomes a mirror with all that it has, and grows as one. Method:
