@@ -31,7 +31,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use super::connection::{Connection, Ground, Input, Overdue, Taken};
 use super::rpc::{Front, MARK_BYTES, front_of, joined};
-use super::service::{Commit, NoCall, ReplySink, Service};
+use super::service::{Commit, NoCall, ReplySink, Service, Used};
 
 /// Most threads of a server.
 pub const THREADS_MAX: usize = 256;
@@ -146,6 +146,13 @@ struct Record {
     range: std::ops::Range<usize>,
     /// Its content, where that came in fragments.
     joined: Option<Vec<u8>>,
+}
+
+/// What one thread has served and what of it is to be done still.
+#[derive(Default)]
+struct Done {
+    commits: Vec<Commit>,
+    used: Used,
 }
 
 /// How far the records of a buffer are served: all that were begun.
@@ -387,24 +394,24 @@ impl Shared {
             Input::End => return connection.close(),
         };
         let sink: Arc<dyn ReplySink> = Arc::<Connection>::clone(connection);
-        let mut commits = Vec::new();
-        let slow = match self.serve_batch(connection, &mut input, &sink, &mut commits) {
+        let mut done = Done::default();
+        let slow = match self.serve_batch(connection, &mut input, &sink, &mut done) {
             Batch::Served => None,
             Batch::Slow(record) => Some(record),
             Batch::Garbage => {
                 drop(input);
                 // What was done is remembered, for whoever asks again on another connection.
-                self.commit(commits);
+                self.commit(done.commits);
                 return connection.close();
             }
         };
         // What is behind a request that may take long is another thread's.
         let mut input = input.put_back();
-        self.commit(commits);
+        self.commit(done.commits);
         if let Some(record) = slow {
             let joined = record.joined;
             let bytes = joined.as_deref().unwrap_or(&input[record.range]);
-            match self.service.serve(connection.peer, bytes, &sink) {
+            match self.service.serve_with(connection.peer, bytes, &sink, &mut done.used) {
                 Ok(commit) => commit.into_iter().for_each(Commit::run),
                 Err(NoCall) => connection.close(),
             }
@@ -414,7 +421,7 @@ impl Shared {
         if spare.capacity() == 0 {
             *spare = input;
         }
-        self.service.run_deferred_work();
+        done.used.run_deferred_work();
     }
 
     /// Has the answers of a batch sent when what was done is durable.
@@ -463,7 +470,7 @@ impl Shared {
         connection: &Connection,
         input: &mut Taken<'_>,
         sink: &Arc<dyn ReplySink>,
-        commits: &mut Vec<Commit>,
+        done: &mut Done,
     ) -> Batch {
         let mut at = 0;
         let before = connection.answered_bytes();
@@ -482,7 +489,7 @@ impl Shared {
             let range = at + MARK_BYTES..at + length;
             let is_slow =
                 Service::may_take_long(joined.as_deref().unwrap_or(&input.bytes()[range.clone()]));
-            if is_slow && !commits.is_empty() {
+            if is_slow && !done.commits.is_empty() {
                 // Commits may keep this thread for as long as others come with theirs: what is not
                 // begun yet goes back, and is another's.
                 return Batch::Served;
@@ -493,8 +500,8 @@ impl Shared {
                 return Batch::Slow(Record { range, joined });
             }
             let bytes = joined.as_deref().unwrap_or(&input.bytes()[range]);
-            match self.service.serve(connection.peer, bytes, sink) {
-                Ok(commit) => commits.extend(commit),
+            match self.service.serve_with(connection.peer, bytes, sink, &mut done.used) {
+                Ok(commit) => done.commits.extend(commit),
                 Err(NoCall) => return Batch::Garbage,
             }
         }

@@ -8,6 +8,7 @@
 //! [`Service::serve`] may be called from any number of threads; order is the file system's affair.
 //! Changes that wait for group commit hold no thread, but for the one that leads it.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -102,9 +103,7 @@ impl Commit {
         let mut groups = Vec::new();
         while let Some(first) = commits.first() {
             let fs = Arc::clone(first.held.export.fs());
-            let is_same = |other: &Commit| {
-                std::ptr::addr_eq(Arc::as_ptr(&fs), Arc::as_ptr(other.held.export.fs()))
-            };
+            let is_same = |other: &Commit| is_same(&fs, other.held.export.fs());
             let (same, others) = commits.into_iter().partition(is_same);
             commits = others;
             groups.push(same);
@@ -153,25 +152,31 @@ impl Service {
     /// Exports `new` in place of the exports that are called `old`, all at once: no request finds
     /// some of them. With an error nothing has changed.
     pub fn replace(&self, old: &[&str], new: Vec<Export>) -> Result<(), ExportError> {
+        let new: Vec<Arc<Export>> = new.into_iter().map(Arc::new).collect();
         let mut exports = self.exports.write();
         let mut next: Vec<Arc<Export>> = exports.clone();
         next.retain(|export| !old.contains(&export.rules().name.as_str()));
         for export in new {
             check_new(&next, &export)?;
-            next.push(Arc::new(export));
+            next.push(export);
         }
-        *exports = next;
+        let before = std::mem::replace(&mut *exports, next);
         self.changes.fetch_add(1, Ordering::Relaxed);
+        // LOCK: what an export keeps may wait for a device when it is dropped.
+        drop(exports);
+        drop(before);
         Ok(())
     }
 
     /// Exports it no more: its handles are stale from now on. Returns whether it was there.
     pub fn remove(&self, name: &str) -> bool {
+        let is_removed = |export: &mut Arc<Export>| export.rules().name == name;
         let mut exports = self.exports.write();
-        let count = exports.len();
-        exports.retain(|export| export.rules().name != name);
+        let removed: Vec<Arc<Export>> = exports.extract_if(.., is_removed).collect();
         self.changes.fetch_add(1, Ordering::Relaxed);
-        exports.len() < count
+        // LOCK: as in `replace`.
+        drop(exports);
+        !removed.is_empty()
     }
 
     /// Returns how often the exports have changed.
@@ -217,15 +222,6 @@ impl Service {
         })
     }
 
-    /// Does what changes and reads have put off; nobody waits for it.
-    pub(super) fn run_deferred_work(&self) {
-        for export in self.exports.read().iter() {
-            if export.fs().has_deferred_work() {
-                export.fs().run_deferred_work();
-            }
-        }
-    }
-
     /// Carries out the call in `record`, which came from `peer`. The answer goes to `sink`, at once
     /// or after the commit that is returned. An error: this is no call, and nothing that comes
     /// behind it can be trusted.
@@ -234,6 +230,17 @@ impl Service {
         peer: SocketAddr,
         record: &[u8],
         sink: &Arc<dyn ReplySink>,
+    ) -> Result<Option<Commit>, NoCall> {
+        self.serve_with(peer, record, sink, &mut Used::default())
+    }
+
+    /// As [`Service::serve`]; tells `used` of the file system that the call is about.
+    pub(super) fn serve_with(
+        &self,
+        peer: SocketAddr,
+        record: &[u8],
+        sink: &Arc<dyn ReplySink>,
+        used: &mut Used,
     ) -> Result<Option<Commit>, NoCall> {
         let mut args = Reader::new(record);
         let call = Call::read(&mut args).map_err(|Garbage| NoCall)?;
@@ -246,7 +253,8 @@ impl Service {
         }
         match (call.program, call.version) {
             (protocol::PROGRAM, protocol::VERSION) => {
-                self.serve_files(peer, &call, args, record, sink).or_else(refuse)
+                let asked = Asked { peer, record, used: RefCell::new(used) };
+                self.serve_files(&call, args, asked, sink).or_else(refuse)
             }
             (protocol::PROGRAM, _) => {
                 refuse(Unserved::Version(protocol::VERSION, protocol::VERSION))
@@ -282,12 +290,11 @@ impl Service {
         Ok(None)
     }
 
-    fn serve_files(
-        &self,
-        peer: SocketAddr,
-        call: &Call,
+    fn serve_files<'s>(
+        &'s self,
+        call: &'s Call,
         args: Reader<'_>,
-        record: &[u8],
+        asked: Asked<'s>,
         sink: &Arc<dyn ReplySink>,
     ) -> Result<Option<Commit>, Unserved> {
         let absent = protocol::absent_words(call.procedure).ok_or(Unserved::Procedure)?;
@@ -303,7 +310,7 @@ impl Service {
         let running = Running::new(&self.counts, call.procedure);
         let to = if protocol::is_change(call.procedure) {
             let number = (call.xid, call.program, call.procedure);
-            match self.duplicates.arrive(RequestKey::new(peer, number, record), sink) {
+            match self.duplicates.arrive(RequestKey::new(asked.peer, number, asked.record), sink) {
                 Arrival::New(new) => Whom::Change(new),
                 Arrival::Busy => return Ok(None),
                 Arrival::Done(reply) => {
@@ -315,7 +322,7 @@ impl Service {
             Whom::Other(Arc::clone(sink))
         };
         let answerer = Answerer { running, to };
-        let work = Work { service: self, peer, credentials: &call.credentials };
+        let work = Work { service: self, asked, credentials: &call.credentials };
         let mut out = rpc::begin_answer(call.xid, 512);
         let results = out.len();
         let is_async_procedure = call.procedure != protocol::procedure::WRITE
@@ -371,6 +378,39 @@ type AnswerBeside =
 /// What came is no call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoCall;
+
+/// A record, whose it is, and whom it tells of what it is about.
+struct Asked<'s> {
+    peer: SocketAddr,
+    record: &'s [u8],
+    used: RefCell<&'s mut Used>,
+}
+
+/// The file systems that requests were about which one thread has served.
+#[derive(Default)]
+pub(super) struct Used(Vec<Arc<dyn FileSystem>>);
+
+impl Used {
+    fn add(&mut self, fs: &Arc<dyn FileSystem>) {
+        if !self.0.iter().any(|used| is_same(used, fs)) {
+            self.0.push(Arc::clone(fs));
+        }
+    }
+
+    /// Does what changes and reads have put off there; nobody waits for it. Nobody pays so for what
+    /// is asked of other file systems, and no lock is held: a device may keep this thread.
+    pub(super) fn run_deferred_work(self) {
+        for fs in self.0 {
+            if fs.has_deferred_work() {
+                fs.run_deferred_work();
+            }
+        }
+    }
+}
+
+fn is_same(one: &Arc<dyn FileSystem>, other: &Arc<dyn FileSystem>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+}
 
 /// Who gets the answer, and what is counted of it.
 struct Answerer {
@@ -560,7 +600,7 @@ impl Target {
 /// A call to NFS, before it is known what it is about.
 pub(super) struct Work<'s> {
     pub(super) service: &'s Service,
-    peer: SocketAddr,
+    asked: Asked<'s>,
     credentials: &'s Credentials,
 }
 
@@ -612,9 +652,10 @@ impl Work<'_> {
         let found = exports.iter().find(|other| other.id() == export);
         let export = Arc::clone(found.ok_or(Status::STALE)?);
         drop(exports);
-        if !export.admits(self.peer) {
+        if !export.admits(self.asked.peer) {
             return Err(Status::ACCES.into());
         }
+        self.asked.used.borrow_mut().add(export.fs());
         let caller = export.caller(self.credentials).ok_or(Status::ACCES)?;
         let held = hold(&export, &caller, handle)?;
         let fsid = fsid_of(export.fileset());

@@ -1,7 +1,7 @@
 //! A small file system in memory: enough of one to see what a front makes of it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::error::DefectCode;
@@ -55,6 +55,17 @@ pub(crate) struct MemoryFs {
     /// While a test holds it, no fsync ends.
     pub(crate) gate: Mutex<()>,
     pub(crate) later: Later,
+    pub(crate) deferred: Deferred,
+}
+
+/// What is put off: nothing, until a test says so, and then always something.
+#[derive(Debug, Default)]
+pub(crate) struct Deferred {
+    pub(crate) is_there: AtomicBool,
+    /// How often somebody has begun to do it.
+    pub(crate) begun: AtomicU64,
+    /// While a test holds it, nobody gets it done.
+    pub(crate) gate: Mutex<()>,
 }
 
 /// Whom a sync tells, and how it ended.
@@ -99,6 +110,7 @@ impl MemoryFs {
             size_bytes_max: AtomicU64::new(u64::MAX),
             gate: Mutex::new(()),
             later: Later::default(),
+            deferred: Deferred::default(),
         }
     }
 
@@ -212,8 +224,17 @@ impl FileSystem for MemoryFs {
         1
     }
 
-    fn resolve(&self, _: &Caller, _: Handle) -> FsResult<Attr> {
-        Err(FsError::Stale)
+    fn resolve(&self, _: &Caller, handle: Handle) -> FsResult<Attr> {
+        self.state.lock().referenced(handle.ino)
+    }
+
+    fn has_deferred_work(&self) -> bool {
+        self.deferred.is_there.load(Ordering::SeqCst)
+    }
+
+    fn run_deferred_work(&self) {
+        self.deferred.begun.fetch_add(1, Ordering::SeqCst);
+        drop(self.deferred.gate.lock());
     }
 
     fn root(&self) -> Ino {
