@@ -183,6 +183,47 @@ fn nothing_above_an_exported_directory_is_seen() {
     }
 }
 
+/// Goal: an export that is made narrower takes back the handles of what it exports no more, and
+/// nothing leads from what was moved out of it to the rest of the fileset.
+#[test]
+fn a_narrower_export_takes_handles_back_and_nothing_leads_out_of_it() {
+    const STALE: Trouble = Trouble::Status(70);
+    let pool = open_pool(&new_device(), 1);
+    let service = service_of(&pool, &["/all:rw,squash=none", "/x:rw,squash=none"]);
+    let mut client = Client::new(Direct::new(&service, loopback(900)));
+    let all = client.mount("/all").expect("it is");
+    let dir = client.mkdir(&all, "dir").expect("it is new");
+    let below = client.mkdir(&dir, "sub").expect("it is new");
+    client.mkdir(&below, "deep").expect("it is new");
+    client.create(&all, "secret").expect("it is new");
+    let wide = client.mount("/x").expect("it is");
+    let (secret, _) = client.lookup(&wide, "secret").expect("it is there");
+    let narrow = |rules: &str| {
+        let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(&pool);
+        let rules = rules.parse().expect("a test writes rules");
+        service.replace(&["/x"], vec![Export::new(rules, fs).expect("it is")])
+    };
+    narrow("/x:rw,squash=none,dir=/dir").expect("its name is free");
+    for handle in [&wide, &secret] {
+        assert_eq!(client.getattr(handle), Err(STALE));
+    }
+    let root = client.mount("/x").expect("it is");
+    let (sub, _) = client.lookup(&root, "sub").expect("it is below");
+    let (deep, _) = client.lookup(&sub, "deep").expect("it is below");
+    // The same export once more: its handles stay.
+    narrow("/x:ro,squash=none,dir=dir/").expect("its name is free");
+    assert_eq!(client.lookup(&deep, "..").expect("it has one").0, sub);
+    assert_eq!(client.lookup(&sub, "..").expect("it has one").0, root);
+    let rename = Words::default().opaque(&dir).opaque(b"sub").opaque(&all).opaque(b"away");
+    client.nfs(14, rename).expect("nobody has that name");
+    for handle in [&deep, &sub] {
+        assert!(client.getattr(handle).is_ok(), "a handle of it is good");
+        assert_eq!(client.lookup(handle, "..").err(), Some(STALE));
+    }
+    assert!(client.lookup(&sub, "deep").is_ok());
+    assert_eq!(client.lookup(&root, "..").expect("it has one").0, root);
+}
+
 /// Goal: filesets of one pool are served by one server, each with files of its own, and none is
 /// deleted that is served.
 #[test]

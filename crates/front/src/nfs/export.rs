@@ -20,6 +20,9 @@ use super::rpc::Credentials;
 const NOBODY: u32 = 65_534;
 /// Ports that only the superuser of a machine may use are below this.
 const SECURE_PORTS_END: u16 = 1024;
+/// Most directories between an exported one and one from which somebody goes up: a path of
+/// `PATH_MAX` has no more.
+const ASCENT_MAX: usize = 2048;
 /// Longest name of an export: what MOUNT can carry.
 const NAME_BYTES_MAX: usize = 1024;
 
@@ -154,6 +157,11 @@ impl ExportRules {
         }
     }
 
+    /// Whether a directory of the fileset is exported, and not all of it.
+    fn is_of_directory(&self) -> bool {
+        self.directory.iter().any(|&byte| byte != b'/')
+    }
+
     fn apply(&mut self, option: &str, is_first_network: &mut bool) -> Result<(), RuleError> {
         let (word, value) = option.split_once('=').unwrap_or((option, ""));
         match (word, value) {
@@ -247,8 +255,15 @@ impl Export {
         fileset: FilesetUuid,
     ) -> FsResult<Export> {
         let root = find(&*fs, fs.root_of(fileset)?, &rules.directory)?.handle(fileset);
-        // Whoever gives an export another name gives it other handles.
-        let named = [&fileset.0.to_le_bytes()[..], rules.name.as_bytes()].concat();
+        // Whoever gives an export another name, or another directory, gives it other handles: those
+        // of before lead perhaps to what is not exported any more.
+        let mut named = [&fileset.0.to_le_bytes()[..], rules.name.as_bytes()].concat();
+        if rules.is_of_directory() {
+            // No name has this byte.
+            named.push(0);
+            named.extend(root.ino.0.to_le_bytes());
+            named.extend(root.generation.to_le_bytes());
+        }
         let hash = HandleKey([0; 16]).hash(&named);
         let id = ExportId(u32::try_from(hash >> 32).expect("32 bits"));
         Ok(Export { rules, fs, fileset, root, id, _kept: None })
@@ -283,6 +298,29 @@ impl Export {
     /// Returns whether `ino` is the directory that is exported: nothing above it is.
     pub(super) fn is_root(&self, ino: Ino) -> bool {
         ino == self.root.ino
+    }
+
+    /// Refuses to go on from a directory to what is above it, where that is not in the exported one:
+    /// it was moved away from there.
+    pub(super) fn check_inside(&self, directory: Ino) -> FsResult<()> {
+        if !self.rules.is_of_directory() {
+            return Ok(());
+        }
+        let superuser = Caller::root();
+        let mut at = self.fs.lookup(&superuser, directory, b".")?.ino;
+        for _ in 0..ASCENT_MAX {
+            if at == self.root.ino {
+                break;
+            }
+            let above = self.fs.lookup(&superuser, at, b"..");
+            self.fs.forget(at, 1);
+            let above = above?.ino;
+            if std::mem::replace(&mut at, above) == above {
+                break;
+            }
+        }
+        self.fs.forget(at, 1);
+        if at == self.root.ino { Ok(()) } else { Err(FsError::Stale) }
     }
 
     /// Returns the handle of the exported directory, or of one below it.

@@ -48,8 +48,12 @@ pub(super) fn lookup(
     if directory.held.attr.kind != FileKind::Directory {
         return Err(Status::NOTDIR.into());
     }
-    if name == b".." && directory.export.is_root(directory.ino()) {
-        name = b".";
+    if name == b".." {
+        if directory.export.is_root(directory.ino()) {
+            name = b".";
+        } else {
+            directory.export.check_inside(directory.ino())?;
+        }
     }
     if name != b"." && name != b".." {
         check_name(name, Status::INVAL)?;
