@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{
-    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Ino, NewInode, RenameMode,
+    Attr, Caller, DirEntry, FileKind, FileSystem, FsError, FsResult, Handle, Ino, NewInode,
+    RenameMode,
 };
 use engine::{OpenOptions, Pool};
 use format::fileset::NamePart;
@@ -93,10 +94,11 @@ fn clones_are_reached_through_a_name_that_is_not_listed() {
     let inside = find(&pool, &[".clones", "one", ".clones"]).map(drop);
     assert_eq!(inside, Err(FsError::NotFound), "a clone has no clones");
     refuses_changes(&pool, &dir, &one);
+    let handle = pool.handle_of(&one, pool.main_fileset());
     pool.close().expect("nothing fails");
     drop(pool);
     assert_clean(&device);
-    resolves_handles(&device, &one);
+    resolves_handles(&device, handle);
 }
 
 /// Goal: what a clone has is copied out of it inside the server, and only for who may read it.
@@ -158,11 +160,10 @@ fn refuses_changes(pool: &Pool, dir: &Attr, one: &Attr) {
 }
 
 /// Handles of what lies in a clone outlive a restart, and lead nowhere once the clone is gone.
-fn resolves_handles(device: &storage::device::SharedDevice, one: &Attr) {
+fn resolves_handles(device: &storage::device::SharedDevice, handle: Handle) {
     let pool = open(device, None);
     let caller = Caller::root();
-    let handle = one.handle(pool.main_fileset());
-    assert_eq!(pool.resolve(&caller, handle).map(|it| it.ino), Ok(one.ino));
+    assert_eq!(pool.resolve(&caller, handle).map(|it| it.ino), Ok(handle.ino));
     let dir = find(&pool, &[".clones"]).expect("it is there");
     let handle_of_dir = dir.handle(pool.main_fileset());
     assert_eq!(pool.resolve(&caller, handle_of_dir).map(|it| it.ino), Ok(dir.ino));
@@ -172,11 +173,41 @@ fn resolves_handles(device: &storage::device::SharedDevice, one: &Attr) {
     pool.delete_clone(&name("root"), &part("one")).expect("nobody has it");
     assert_eq!(pool.resolve(&caller, handle).map(drop), Err(FsError::Stale));
     let other = pool.create_fileset(&name("other"), &super::new_fileset(9)).expect("room");
-    let foreign = one.handle(other.uuid);
+    let foreign = Handle { fileset: other.uuid, ..handle };
     assert_eq!(pool.resolve(&caller, foreign).map(drop), Err(FsError::Stale));
     pool.close().expect("nothing fails");
     drop(pool);
     assert_clean(device);
+}
+
+/// Goal: a handle of what lies in a clone that was deleted is stale for ever, also once another
+/// clone of the fileset has its slot, which the file is in under the same number.
+#[test]
+fn a_handle_into_a_clone_that_is_gone_leads_into_no_other() {
+    let (device, caller) = (new_pool(), Caller::root());
+    let pool = open(&device, None);
+    write(&pool, "f", 1);
+    pool.create_clone(&name("root"), &part("mon"), [1; 16]).expect("there is room");
+    let monday = find(&pool, &[".clones", "mon", "f"]).expect("it is there");
+    let handle = pool.handle_of(&monday, pool.main_fileset());
+    assert_eq!(pool.resolve(&caller, handle).map(|it| it.ino), Ok(monday.ino));
+    pool.delete_clone(&name("root"), &part("mon")).expect("nobody has it");
+    free_all(&pool);
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let pool = open(&device, None);
+    write(&pool, "f", 2);
+    pool.create_clone(&name("root"), &part("tue"), [2; 16]).expect("there is room");
+    let tuesday = find(&pool, &[".clones", "tue", "f"]).expect("it is there");
+    assert_eq!(
+        (tuesday.ino, tuesday.generation),
+        (monday.ino, monday.generation),
+        "the test needs a slot that is used again"
+    );
+    assert_eq!(pool.resolve(&caller, handle).map(drop), Err(FsError::Stale));
+    let handle = pool.handle_of(&tuesday, pool.main_fileset());
+    assert_eq!(pool.resolve(&caller, handle).map(|it| it.ino), Ok(tuesday.ino));
+    pool.close().expect("nothing fails");
 }
 
 /// Goal: a clone that was entered is deleted like any other. Who is in it is told that it is stale,
@@ -200,7 +231,7 @@ fn a_clone_that_was_entered_is_deleted_and_stale_then() {
         // As the kernel does, this keeps its reference.
         let file = pool.lookup(&caller, root.ino, b"f").expect("it is there");
         assert_eq!(first_byte(&pool, file.ino), 1);
-        let handle = file.handle(pool.main_fileset());
+        let handle = pool.handle_of(&file, pool.main_fileset());
         assert_eq!(pool.resolve(&caller, handle).map(|it| it.ino), Ok(file.ino));
         pool.delete_clone(&name("root"), &part("one")).expect("nobody has mounted it");
         free_all(&pool);

@@ -15,11 +15,13 @@ use format::fileset::NamePart;
 
 use super::Pool;
 use crate::error::{FsError, FsResult};
-use crate::vnode::api::{Access, Attr, Caller, DirEntry, FileKind, Handle, Ino};
-use crate::vnode::{Entered, Files};
+use crate::vnode::api::{Access, Attr, Caller, DirEntry, FileKind, FilesetUuid, Handle, Ino};
+use crate::vnode::{Entered, Files, mix};
 
 /// The name by which the directory is found.
 pub(super) const CLONES_NAME: &[u8] = b".clones";
+/// Half of the bits of a number of a fileset.
+const HALF: u128 = u128::MAX >> 64;
 /// Cookies below this are those of `.` and `..`.
 const FIRST_COOKIE: u64 = 3;
 
@@ -154,11 +156,25 @@ impl Pool {
             return Err(FsError::Stale);
         }
         let clone = self.core.hold_clone_in(ino.slot())?;
-        clone.resolve(Handle { fileset: clone.uuid(), ..handle })
+        let generation = handle.generation ^ self.core.salt_of(ino, handle.fileset);
+        clone.resolve(Handle { fileset: clone.uuid(), generation, ..handle })
     }
 }
 
 impl crate::vnode::Core {
+    /// Returns what the generation of a file is mixed with in handles that were made from
+    /// `fileset`: 0, but for what lies in a clone of it. Slots of clones are used again once the
+    /// pool was closed, and a file is the same in all clones of a fileset: without it a handle of
+    /// one clone would lead into another one later. Waits for nobody.
+    pub(super) fn salt_of(&self, ino: Ino, fileset: FilesetUuid) -> u64 {
+        let clone = self.clone_of_slot(ino.slot()).filter(|uuid| *uuid != fileset);
+        clone.map_or(0, |FilesetUuid(uuid)| {
+            let [low, high] =
+                [uuid, uuid >> 64].map(|half| u64::try_from(half & HALF).unwrap_or(0));
+            mix(low ^ mix(high))
+        })
+    }
+
     /// Opens the clone in `slot` for fronts, and goes in.
     fn hold_clone_in(&self, slot: u32) -> FsResult<Entered<'_>> {
         self.hold_slot(slot)?;

@@ -78,6 +78,11 @@ impl FileSystem for Pool {
         }
     }
 
+    fn handle_of(&self, attr: &Attr, fileset: FilesetUuid) -> Handle {
+        let handle = attr.handle(fileset);
+        Handle { generation: handle.generation ^ self.core.salt_of(attr.ino, fileset), ..handle }
+    }
+
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         if parent.is_clones_directory() {
             return self.lookup_clone(caller, parent, name);

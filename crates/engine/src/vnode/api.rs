@@ -180,7 +180,8 @@ pub struct Attr {
 }
 
 impl Attr {
-    /// Returns what names this inode, which is in `fileset`, for ever.
+    /// Returns what names this inode, which is in `fileset` and in no clone of it, for ever; of
+    /// others [`FileSystem::handle_of`] knows.
     #[must_use]
     pub fn handle(&self, fileset: FilesetUuid) -> Handle {
         Handle { fileset, ino: self.ino, generation: self.generation }
@@ -518,6 +519,12 @@ pub trait FileSystem: Send + Sync {
     /// [`FsError::Stale`] if that inode is gone, whatever has its number now, and for one without
     /// a name that nobody holds.
     fn resolve(&self, caller: &Caller, handle: Handle) -> FsResult<Attr>;
+
+    /// Returns the handle by which [`FileSystem::resolve`] finds an inode again that was reached
+    /// from `fileset`. May be called from within any call that tells of files.
+    fn handle_of(&self, attr: &Attr, fileset: FilesetUuid) -> Handle {
+        attr.handle(fileset)
+    }
 
     /// Finds `name` in `parent`. `.` and `..` are names here. Takes a reference. The attributes may
     /// be younger than the name: where it was removed meanwhile, they count one less.

@@ -496,6 +496,12 @@ impl Core {
         Ok(Files { core: self, fileset: fileset.ok_or(FsError::Stale)? })
     }
 
+    /// Returns what identifies the clone in `slot`, where one is opened there.
+    pub(crate) fn clone_of_slot(&self, slot: u32) -> Option<FilesetUuid> {
+        let fileset = self.filesets.by_slot(slot).filter(|fileset| fileset.is_clone());
+        fileset.map(Fileset::uuid)
+    }
+
     /// Returns the files of the fileset that handles name so.
     pub(crate) fn files_named(&self, fileset: FilesetUuid) -> FsResult<Files<'_>> {
         let main = self.main_files();

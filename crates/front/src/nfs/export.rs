@@ -254,7 +254,8 @@ impl Export {
         fs: Arc<dyn FileSystem>,
         fileset: FilesetUuid,
     ) -> FsResult<Export> {
-        let root = find(&*fs, fs.root_of(fileset)?, &rules.directory)?.handle(fileset);
+        let root = find(&*fs, fs.root_of(fileset)?, &rules.directory)?;
+        let root = fs.handle_of(&root, fileset);
         // Whoever gives an export another name, or another directory, gives it other handles: those
         // of before lead perhaps to what is not exported any more.
         let mut named = [&fileset.0.to_le_bytes()[..], rules.name.as_bytes()].concat();
@@ -323,12 +324,17 @@ impl Export {
         if at == self.root.ino { Ok(()) } else { Err(FsError::Stale) }
     }
 
+    /// Returns the handle of a file that was reached through this export.
+    pub(super) fn handle_of(&self, attr: &Attr) -> Handle {
+        self.fs.handle_of(attr, self.fileset)
+    }
+
     /// Returns the handle of the exported directory, or of one below it.
     pub(super) fn find(&self, below: &[u8]) -> FsResult<Handle> {
         let root = self.fs.resolve(&Caller::root(), self.root)?;
         let found = find(&*self.fs, root.ino, below);
         self.fs.forget(root.ino, 1);
-        found.map(|attr| attr.handle(self.fileset))
+        found.map(|attr| self.handle_of(&attr))
     }
 
     /// Returns whether a request from `peer` may use this export.

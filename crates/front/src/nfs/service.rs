@@ -673,7 +673,7 @@ impl Work<'_> {
 
     /// Returns the handle of a file of the export that `target` is of.
     pub(super) fn seal(&self, target: &Target, attr: &Attr) -> [u8; HANDLE_BYTES] {
-        self.service.key.seal(target.export.id(), attr.handle(target.export.fileset()))
+        self.service.key.seal(target.export.id(), target.export.handle_of(attr))
     }
 }
 

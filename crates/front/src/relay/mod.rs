@@ -302,6 +302,19 @@ impl FileSystem for Relay {
         here.attr(here.fs.resolve(caller, Handle { ino, ..handle }))
     }
 
+    /// LOCK: from within another request of the same thread, so whoever stops requests and waits for
+    /// that one is not waited for.
+    fn handle_of(&self, attr: &Attr, fileset: FilesetUuid) -> Handle {
+        let at = self.at.read_recursive();
+        match at.numbers.below(attr.ino) {
+            Ok(ino) => {
+                let below = Attr { ino, ..attr.clone() };
+                Handle { ino: attr.ino, ..at.fs.handle_of(&below, fileset) }
+            }
+            Err(_) => attr.handle(fileset),
+        }
+    }
+
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         let here = self.here()?;
         here.attr(here.fs.lookup(caller, here.numbers.below(parent)?, name))

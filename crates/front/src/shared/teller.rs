@@ -125,6 +125,10 @@ impl FileSystem for Teller {
         self.fs.resolve(caller, handle).map(|attr| self.taken(attr))
     }
 
+    fn handle_of(&self, attr: &Attr, fileset: FilesetUuid) -> Handle {
+        self.fs.handle_of(attr, fileset)
+    }
+
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         self.fs.lookup(caller, parent, name).map(|attr| self.taken(attr))
     }
