@@ -180,6 +180,25 @@ fn resolves_handles(device: &storage::device::SharedDevice, handle: Handle) {
     assert_clean(device);
 }
 
+/// Goal: whoever goes by the times of `.clones` learns that clones have come and gone, as clients of
+/// NFS do, and that none has. Method: a clock that stands still.
+#[test]
+fn times_of_the_directory_tell_that_clones_have_come_and_gone() {
+    let pool = open(&new_pool(), None);
+    let times = || find(&pool, &[".clones"]).map(|attr| (attr.mtime, attr.ctime)).expect("it is");
+    let none = times();
+    assert_eq!(times(), none);
+    pool.create_clone(&name("root"), &part("mon"), [1; 16]).expect("there is room");
+    let one = times();
+    assert!(one.0 > none.0 && one.1 > none.1, "{none:?} {one:?}");
+    write(&pool, "f", 1);
+    assert_eq!(times(), one);
+    pool.delete_clone(&name("root"), &part("mon")).expect("nobody has it");
+    let gone = times();
+    assert!(gone.0 > one.0 && gone.1 > one.1, "{one:?} {gone:?}");
+    pool.close().expect("nothing fails");
+}
+
 /// Goal: a handle of what lies in a clone that was deleted is stale for ever, also once another
 /// clone of the fileset has its slot, which the file is in under the same number.
 #[test]

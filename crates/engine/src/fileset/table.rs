@@ -167,6 +167,8 @@ pub(crate) struct Index {
     pinned: BTreeMap<u32, usize>,
     /// No slot below this is given out: each is in use, or was since the pool was opened (FT3).
     next_slot: u32,
+    /// How often names of clones have come or gone since the pool was opened.
+    clones_changes: u64,
 }
 
 /// A slot that a change has taken.
@@ -219,6 +221,7 @@ impl Index {
             receiving: BTreeSet::new(),
             pinned: BTreeMap::new(),
             next_slot: 0,
+            clones_changes: 0,
         }
     }
 
@@ -256,6 +259,7 @@ impl Index {
         self.children.extend(node.parent.map(|parent| (parent, node.slot)));
         if let (true, Some(of)) = (node.is_clone(), node.above) {
             self.clones.insert((of, node.name.clone()), node.slot);
+            self.clones_changes += 1;
         }
         self.nodes.insert(node.slot, node);
     }
@@ -612,6 +616,11 @@ impl Index {
         Fileset::decode_in(&view, in_page, slot).map_err(corrupt)?.ok_or(FsError::NotFound)
     }
 
+    /// Returns a number that differs whenever names of clones have come or gone.
+    pub(crate) fn clones_changes(&self) -> u64 {
+        self.clones_changes
+    }
+
     /// Notes an entry as it now is on disk: the change that wrote it has ended.
     pub(crate) fn note(&mut self, entry: &Fileset) {
         self.drop_names(entry.slot);
@@ -644,6 +653,7 @@ impl Index {
             }
             if let (true, Some(of)) = (old.is_clone(), old.above) {
                 self.clones.remove(&(of, old.name.clone()));
+                self.clones_changes += 1;
             }
             self.families.remove(&(old.family, slot));
             if let Some(parent) = old.parent {

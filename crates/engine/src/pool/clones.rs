@@ -12,6 +12,8 @@
 //! Each operation goes in, so that nobody comes to a page of it that is free (PO1).
 
 use format::fileset::NamePart;
+use runtime::clock::Timestamp;
+use runtime::sync::Mutex;
 
 use super::Pool;
 use crate::error::{FsError, FsResult};
@@ -24,6 +26,17 @@ pub(super) const CLONES_NAME: &[u8] = b".clones";
 const HALF: u128 = u128::MAX >> 64;
 /// Cookies below this are those of `.` and `..`.
 const FIRST_COOKIE: u64 = 3;
+
+/// The count of changes when somebody last looked at a directory of clones, and when that was new.
+#[derive(Debug, Default)]
+pub(super) struct Seen(Mutex<Option<(u64, Timestamp)>>);
+
+fn just_after(time: Timestamp) -> Timestamp {
+    match time.nanoseconds {
+        ..999_999_999 => Timestamp { nanoseconds: time.nanoseconds + 1, ..time },
+        _ => Timestamp { seconds: time.seconds.saturating_add(1), nanoseconds: 0 },
+    }
+}
 
 impl Pool {
     /// Returns the files of the fileset whose directory of clones `ino` is.
@@ -64,9 +77,12 @@ impl Pool {
     pub(super) fn clones_attr(&self, ino: Ino) -> FsResult<Attr> {
         let files = self.files_of_clones(ino)?;
         let root = files.attributes(files.root())?;
+        let changed = self.clones_changed()?;
         Ok(Attr {
             ino,
             generation: root.generation,
+            mtime: changed,
+            ctime: changed,
             mode: 0o555,
             nlink: 2,
             size_bytes: 0,
@@ -75,6 +91,22 @@ impl Pool {
             blocks_may_change: true,
             ..root
         })
+    }
+
+    /// Returns when names of clones were last seen to have come or gone, of whatever fileset: the
+    /// clients of NFS ask by that whether what they know of a directory is true still.
+    fn clones_changed(&self) -> FsResult<Timestamp> {
+        let changes = self.core.filesets.table.lock(&self.core.store)?.clones_changes();
+        let mut seen = self.clones_seen.0.lock();
+        let last = *seen;
+        if let Some((_, time)) = last.filter(|(seen, _)| *seen == changes) {
+            return Ok(time);
+        }
+        // The clock may be coarse, or set back.
+        let later = last.map(|(_, time)| just_after(time));
+        let time = later.into_iter().fold(self.core.store.now(), Timestamp::max);
+        *seen = Some((changes, time));
+        Ok(time)
     }
 
     /// Finds a clone by its own name; `.` and `..` as in any directory. Takes a reference.

@@ -222,6 +222,7 @@ pub struct Pool {
     /// Of this opening alone.
     verifier: u64,
     secret: [u8; 16],
+    clones_seen: clones::Seen,
 }
 
 impl CheckpointHooks for Core {
@@ -432,6 +433,7 @@ impl Pool {
             main_fileset,
             verifier,
             secret,
+            clones_seen: clones::Seen::default(),
         };
         let is_changed = !is_read_only && !pool.files().is_of_clone();
         let is_changed = is_changed && pool.core.finish_main_deletion()?;
