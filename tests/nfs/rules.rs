@@ -6,7 +6,7 @@ use engine::vnode::api::{FileSystem, FsError};
 use engine::{NewFileset, Pool, QuotaLimitsChange, QuotaProgress};
 use format::fileset::FilesetName;
 use format::quota::QuotaKind;
-use front::nfs::Export;
+use front::nfs::{Export, HandleKey, Service};
 
 use super::client::{Client, FILE_SYNC, Trouble, Words};
 use super::{Direct, direct, loopback, new_device, open_pool, service_of};
@@ -222,6 +222,28 @@ fn a_narrower_export_takes_handles_back_and_nothing_leads_out_of_it() {
     }
     assert!(client.lookup(&sub, "deep").is_ok());
     assert_eq!(client.lookup(&root, "..").expect("it has one").0, root);
+}
+
+/// Goal: a handle is good wherever its export's pool is served, whatever is served beside it, and
+/// of an export whose fileset came from a pool that this server knows. Others are none.
+#[test]
+fn a_handle_goes_by_the_key_of_its_pool_and_not_of_the_first() {
+    let pool = open_pool(&new_device(), 1);
+    let [first, own, other] = [1, 2, 3].map(|number| HandleKey([number; 16]));
+    let client = |service: Service, key: HandleKey| {
+        let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(&pool);
+        let export = Export::new("/".parse().expect("a test writes rules"), fs).expect("it is");
+        service.add(export.sealed_by(key)).expect("it is the first");
+        Client::new(Direct::new(&Arc::new(service), loopback(900)))
+    };
+    let mut before = client(Service::new(first, 2049), own);
+    let root = before.mount("/").expect("it is exported");
+    assert!(before.getattr(&root).is_ok());
+    assert!(client(Service::new(other, 2049), own).getattr(&root).is_ok(), "another is first");
+    let moved = Service::new(other, 2049).believing(vec![first, own]);
+    assert!(client(moved, other).getattr(&root).is_ok(), "its fileset is in another pool");
+    let unknown = client(Service::new(first, 2049).believing(vec![other]), first).getattr(&root);
+    assert_eq!(unknown, Err(Trouble::Status(10_001)));
 }
 
 /// Goal: filesets of one pool are served by one server, each with files of its own, and none is

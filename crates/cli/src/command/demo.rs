@@ -90,7 +90,7 @@ fn begin(
     let state = StateDirectory::find(Some(&place.join("state")))?;
     let (pool, mounts) = (Arc::clone(pool), Arc::clone(mounts));
     let pools = vec![ServedPool::with_mounts(device.to_owned(), pool, mounts)];
-    let nfs = serve::nfs_of(&pools, &listener)?;
+    let nfs = serve::nfs_of(&pools, &listener, &state)?;
     let hub = Arc::new(Hub::new(pools, Some(nfs), state));
     let properties = Properties::default();
     let create = Request::FilesetCreate { name: EXPORT.to_owned(), properties };

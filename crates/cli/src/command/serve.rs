@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use front::fuse::StopSignals;
-use front::nfs::{ExportRules, HandleKey, Portmapper, Server, ServerOptions, Service, THREADS_MAX};
+use front::nfs::{ExportRules, Portmapper, Server, ServerOptions, Service, THREADS_MAX};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use signal_hook::consts::SIGHUP;
@@ -26,7 +26,9 @@ use crate::server::config::Config;
 use crate::server::exports::export_of;
 use crate::server::http::{HttpOptions, HttpServer};
 use crate::server::token::Token;
-use crate::server::{Asked, Hub, Nfs, ServedPool, StateDirectory, Timetable, mount_line, notify};
+use crate::server::{
+    Asked, Hub, Nfs, ServedPool, StateDirectory, Timetable, handle_keys, mount_line, notify,
+};
 use crate::size::ByteSize;
 use crate::status::{self, Served, StatusServer};
 
@@ -87,7 +89,7 @@ fn serve(
     signals: &StopSignals,
     output: &Output,
 ) -> anyhow::Result<()> {
-    let nfs = listener.as_ref().map(|listener| nfs_of(&pools, listener)).transpose()?;
+    let nfs = listener.as_ref().map(|at| nfs_of(&pools, at, &plan.state)).transpose()?;
     let hub = Arc::new(Hub::new(pools, nfs, plan.state));
     // Before anybody uses one: in which of both pools it is, they ask each other.
     hub.settle_moves();
@@ -140,11 +142,15 @@ fn serve(
 }
 
 /// Returns the service of `pools` that is found where `listener` listens.
-pub(crate) fn nfs_of(pools: &[ServedPool], listener: &TcpListener) -> anyhow::Result<Nfs> {
+pub(crate) fn nfs_of(
+    pools: &[ServedPool],
+    listener: &TcpListener,
+    state: &StateDirectory,
+) -> anyhow::Result<Nfs> {
     let address = listener.local_addr().context("--nfs")?;
-    // Handles are known again as long as the first pool is the same.
-    let secret = pools.first().context("no pool is given")?.pool.secret();
-    let service = Service::new(HandleKey::derived(secret), address.port());
+    let first = handle_keys::of(pools.first().context("no pool is given")?);
+    let service = Service::new(first, address.port());
+    let service = service.believing(handle_keys::all(pools, state)?);
     Ok(Nfs::new(Arc::new(service), address))
 }
 

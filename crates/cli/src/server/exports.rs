@@ -22,7 +22,7 @@ use engine::vnode::api::{FilesetUuid, FsError};
 use front::nfs::Export;
 use serde::{Deserialize, Serialize};
 
-use super::{Hub, ServedPool, mount_line, shown};
+use super::{Hub, ServedPool, handle_keys, mount_line, shown};
 use crate::backend::BackendError;
 use crate::control::{
     Answer, EXPORTS_MAX, ExportFacts, ExportSource, ExportSpec, FilesetFacts, Peer, Request,
@@ -572,7 +572,7 @@ pub(crate) fn export_of(served: &ServedPool, spec: &ExportSpec) -> Result<Export
         served.failed(refusal(directory, &error))
     })?;
     // Given back with the last request that has the export.
-    Ok(export.keeping(Box::new(claim)))
+    Ok(export.sealed_by(handle_keys::of(served)).keeping(Box::new(claim)))
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "what has no advice of its own is told as it is")]

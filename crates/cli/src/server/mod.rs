@@ -21,6 +21,7 @@
 
 pub(crate) mod config;
 pub(crate) mod exports;
+pub(crate) mod handle_keys;
 mod history;
 pub(crate) mod http;
 mod moving;

@@ -237,6 +237,8 @@ pub struct Export {
     fileset: FilesetUuid,
     root: Handle,
     id: ExportId,
+    /// What seals its handles; `None`: the server's key.
+    key: Option<HandleKey>,
     /// What is dropped when nobody uses the export any more: no request is under way then.
     _kept: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -267,7 +269,18 @@ impl Export {
         }
         let hash = HandleKey([0; 16]).hash(&named);
         let id = ExportId(u32::try_from(hash >> 32).expect("32 bits"));
-        Ok(Export { rules, fs, fileset, root, id, _kept: None })
+        Ok(Export { rules, fs, fileset, root, id, key: None, _kept: None })
+    }
+
+    /// Returns the export, whose handles are sealed by a key of its own: that of its pool, so that
+    /// they are known wherever the pool is served.
+    #[must_use]
+    pub fn sealed_by(self, key: HandleKey) -> Export {
+        Export { key: Some(key), ..self }
+    }
+
+    pub(super) fn key(&self) -> Option<&HandleKey> {
+        self.key.as_ref()
     }
 
     /// Returns the export, which drops `kept` when its last request has ended.

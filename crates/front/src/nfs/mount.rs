@@ -137,7 +137,7 @@ fn handle_of(service: &Service, peer: SocketAddr, path: &[u8]) -> Result<Vec<u8>
         36 => NAMETOOLONG,
         other => u32::try_from(other).unwrap_or(NOENT),
     })?;
-    Ok(service.key().seal(export.id(), handle).to_vec())
+    Ok(service.seal(&export, handle).to_vec())
 }
 
 /// Returns what is left of `path` below the export `name`; `None`: it is not below it.

@@ -61,7 +61,10 @@ pub enum ExportError {
 
 /// Answers the calls of NFS, MOUNT and of a portmapper.
 pub struct Service {
+    /// Seals handles of exports that have no key of their own.
     key: HandleKey,
+    /// Others by which handles may be sealed that clients have.
+    others: Vec<HandleKey>,
     exports: RwLock<Vec<Arc<Export>>>,
     /// How often they have changed.
     changes: AtomicU64,
@@ -131,6 +134,7 @@ impl Service {
     pub fn new(key: HandleKey, port: u16) -> Service {
         Service {
             key,
+            others: Vec::new(),
             exports: RwLock::default(),
             changes: AtomicU64::new(0),
             duplicates: Arc::default(),
@@ -138,6 +142,12 @@ impl Service {
             counts: Arc::default(),
             port,
         }
+    }
+
+    /// Returns the service, which believes handles too that are sealed by any of `keys`.
+    #[must_use]
+    pub fn believing(self, keys: Vec<HandleKey>) -> Service {
+        Service { others: keys, ..self }
     }
 
     /// Exports what `export` says, from now on.
@@ -201,8 +211,19 @@ impl Service {
         self.counts.get()
     }
 
-    pub(super) fn key(&self) -> &HandleKey {
-        &self.key
+    /// Returns the handle by which clients name a file of an export.
+    pub(super) fn seal(&self, export: &Export, handle: Handle) -> [u8; HANDLE_BYTES] {
+        export.key().unwrap_or(&self.key).seal(export.id(), handle)
+    }
+
+    /// Returns what a handle names, and by which export it was given out, if any key that is known
+    /// here has sealed it.
+    fn unseal(&self, bytes: &[u8]) -> Option<(ExportId, Handle)> {
+        let mut keys = std::iter::once(&self.key).chain(&self.others);
+        keys.find_map(|key| key.unseal(bytes)).or_else(|| {
+            let exports = self.exports.read();
+            exports.iter().filter_map(|export| export.key()).find_map(|key| key.unseal(bytes))
+        })
     }
 
     pub(super) fn mounts(&self) -> &Mutex<Mounts> {
@@ -642,7 +663,7 @@ impl Work<'_> {
     /// Reads a handle that this server has given out.
     fn unsealed(&self, args: &mut Reader<'_>) -> Result<(ExportId, Handle), Refused> {
         let handle = args.opaque(HANDLE_BYTES_MAX)?;
-        Ok(self.service.key.unseal(handle).ok_or(Status::BADHANDLE)?)
+        Ok(self.service.unseal(handle).ok_or(Status::BADHANDLE)?)
     }
 
     /// Reads a handle and returns what it names, if this client may use it.
@@ -673,7 +694,7 @@ impl Work<'_> {
 
     /// Returns the handle of a file of the export that `target` is of.
     pub(super) fn seal(&self, target: &Target, attr: &Attr) -> [u8; HANDLE_BYTES] {
-        self.service.key.seal(target.export.id(), target.export.handle_of(attr))
+        self.service.seal(&target.export, target.export.handle_of(attr))
     }
 }
 
