@@ -1,12 +1,14 @@
 //! Who may do what: exports, networks, squashing, handles that are not to be believed.
 
+use std::net::UdpSocket;
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::vnode::api::{FileSystem, FsError};
 use engine::{NewFileset, Pool, QuotaLimitsChange, QuotaProgress};
 use format::fileset::FilesetName;
 use format::quota::QuotaKind;
-use front::nfs::{Export, HandleKey, Service};
+use front::nfs::{Export, HandleKey, Portmapper, Service};
 
 use super::client::{Client, FILE_SYNC, Trouble, Words};
 use super::{Direct, direct, loopback, new_device, open_pool, service_of};
@@ -54,6 +56,23 @@ fn a_handle_is_no_permission_networks_and_ports_are_asked_at_each_request() {
     assert_eq!(client([11, 1, 2, 3], 900).getattr(&root), Err(ACCES));
     assert_eq!(client([10, 1, 2, 3], 1024).getattr(&root), Err(ACCES));
     assert_eq!(client([11, 1, 2, 3], 900).mount("/"), Err(ACCES));
+}
+
+/// Goal: whoever may use an export gets the list of programs by UDP.
+#[test]
+fn the_portmapper_lists_programs_by_udp_to_who_may_use_an_export() {
+    let service = service_of(&open_pool(&new_device(), 1), &["/"]);
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("there is a port");
+    let address = socket.local_addr().expect("it has one");
+    let _portmapper = Portmapper::start(service, socket).expect("it starts");
+    let asker = UdpSocket::bind("127.0.0.1:0").expect("there is a port");
+    asker.set_read_timeout(Some(Duration::from_secs(20))).expect("it is long");
+    let head = Words::default().u32(7).u32(0).u32(2).u32(100_000).u32(2).u32(4);
+    let call = head.u32(0).u32(0).u32(0).u32(0);
+    asker.send_to(&call.0, address).expect("it can be sent");
+    let mut bytes = [0; 1024];
+    // A head, and of each of six programs five words.
+    assert_eq!(asker.recv(&mut bytes).ok(), Some(24 + 6 * 20 + 4));
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //! Version 2, and GETADDR and DUMP of versions 3 and 4. Nobody can register anything.
 //!
 //! Clients of libtirpc (rpcinfo, showmount) ask by UDP: a [`Portmapper`] answers that, and nothing
-//! else that comes so. Its answers are not much longer than the questions.
+//! else that comes so. Whoever may use no export gets no answer that is longer than a question by
+//! much, for the address that a question comes from may be another's: not the list of programs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -168,7 +169,9 @@ impl Drop for Portmapper {
 
 /// Returns the answer to a question of the portmapper's; `None`: it is none.
 fn answer_datagram(service: &Service, peer: SocketAddr, record: &[u8]) -> Option<Vec<u8>> {
-    if rpc::peek(record)?.0 != PROGRAM {
+    let (program, procedure) = rpc::peek(record)?;
+    let is_told = procedure != DUMP || service.knows(peer.ip());
+    if program != PROGRAM || !is_told {
         return None;
     }
     let kept = Arc::new(Kept::default());
@@ -212,8 +215,9 @@ mod tests {
             words.words(&[protocol::PROGRAM, protocol::VERSION, TCP, 0]);
             asker.send_to(&words.into_inner(), address).expect("it can be sent");
         };
-        // The first is not answered: what comes is the answer to the second.
+        // Only the last is answered: the list is not for strangers.
         ask(protocol::PROGRAM, 0);
+        ask(PROGRAM, DUMP);
         ask(PROGRAM, GET);
         asker.set_read_timeout(Some(Duration::from_secs(20))).expect("it is long");
         let mut bytes = [0; 64];
