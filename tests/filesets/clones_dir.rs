@@ -180,8 +180,8 @@ fn resolves_handles(device: &storage::device::SharedDevice, handle: Handle) {
     assert_clean(device);
 }
 
-/// Goal: whoever goes by the times of `.clones` learns that clones have come and gone, as clients of
-/// NFS do, and that none has. Method: a clock that stands still.
+/// Goal: whoever goes by the times of `.clones` learns that clones have come and gone, as clients
+/// of NFS do, and that none has. Method: a clock that stands still.
 #[test]
 fn times_of_the_directory_tell_that_clones_have_come_and_gone() {
     let pool = open(&new_pool(), None);

@@ -102,7 +102,7 @@ fn serve(
         hub.nfs.as_ref().zip(asked_by_udp).map(start).transpose().context("--portmap")?;
     if let Some((nfs, listener)) = hub.nfs.as_ref().zip(listener) {
         let listeners = [listener].into_iter().chain(portmap).collect();
-        let options = ServerOptions { thread_count: plan.threads };
+        let options = ServerOptions { thread_count: plan.threads, ..ServerOptions::default() };
         nfs.begin(Server::start(Arc::clone(&nfs.service), listeners, &options)?);
     }
     let first = status::socket_of(&hub.pools[0].path)?.with_extension("http");

@@ -51,7 +51,8 @@ fn shown_key(key: &HandleKey) -> String {
 }
 
 fn read(line: &str) -> Option<HandleKey> {
-    let number = u128::from_str_radix(line, 16).ok().filter(|_| line.len() == 32)?;
+    let is_one = line.len() == 32 && line.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = u128::from_str_radix(line, 16).ok().filter(|_| is_one)?;
     let mut bytes = number.to_le_bytes();
     bytes.reverse();
     Some(HandleKey(bytes))

@@ -13,6 +13,8 @@
 //!   behind for [`CROWDED_TIME_MAX`] is given up, the most first: with it goes the connection.
 //! - NC5: A connection of a *stranger*, who may use no export, is closed when nothing was asked by
 //!   it for [`STRANGER_IDLE_MAX`].
+//! - NC6: An address has no more connections than the server allows one. For one more the one of
+//!   them is closed that has asked nothing for the longest time; if all are busy it is refused.
 //!
 //! # Concurrency
 //!
@@ -81,6 +83,8 @@ pub(super) enum Overdue {
     InTheWay,
     /// NC5.
     IdleStranger,
+    /// NC6, and where the system has no descriptor left.
+    IdlestOfMany,
 }
 
 impl Overdue {
@@ -93,6 +97,7 @@ impl Overdue {
                 "memory for requests and answers is full, and it is the slowest by far"
             }
             Overdue::IdleStranger => "no export is for its address, and it asks nothing",
+            Overdue::IdlestOfMany => "there are too many, and it asks nothing for the longest time",
         }
     }
 }
@@ -398,6 +403,13 @@ impl Connection {
         let is_idle = state.in_flight == 0 && is_longer(asked_at, now, STRANGER_IDLE_MAX);
         let is_stranger = self.is_stranger.load(Ordering::Relaxed);
         (is_idle && is_stranger).then_some(Overdue::IdleStranger)
+    }
+
+    /// Returns since when nothing was asked; `None`: something is being done.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        let is_idle = state.in_flight == 0 && !state.is_reading && state.input.is_empty();
+        is_idle.then(|| state.asked_at.unwrap_or(self.begun))
     }
 
     /// NC4: returns how many bytes are held for a client that is behind.

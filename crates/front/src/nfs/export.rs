@@ -314,8 +314,8 @@ impl Export {
         ino == self.root.ino
     }
 
-    /// Refuses to go on from a directory to what is above it, where that is not in the exported one:
-    /// it was moved away from there.
+    /// Refuses to go on from a directory to what is above it, where that is not in the exported
+    /// one: it was moved away from there.
     pub(super) fn check_inside(&self, directory: Ino) -> FsResult<()> {
         if !self.rules.is_of_directory() {
             return Ok(());

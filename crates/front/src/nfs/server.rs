@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -39,6 +39,12 @@ pub const THREADS_MAX: usize = 256;
 const THREADS: usize = 16;
 /// Most connections: an administrator has that many clients, an attacker has more.
 const CONNECTIONS_MAX: usize = 16 << 10;
+/// Most connections of one address, unless a server is told another number: one client has a few.
+const CONNECTIONS_OF_ONE_MAX: usize = 1024;
+/// Idle connections that are closed where the system has no descriptor for another.
+const GIVEN_UP_MAX: usize = 16;
+/// How long they have asked nothing.
+const GIVEN_UP_TIME: Duration = Duration::from_secs(60);
 /// Most connections of strangers, who may use no export: who looks at what there is comes and goes.
 const STRANGERS_MAX: usize = 64;
 /// Most addresses that a server listens at.
@@ -65,11 +71,13 @@ const _: () = assert!(LISTENERS_MAX < 15, "each has a token of its own");
 pub struct ServerOptions {
     /// Threads.
     pub thread_count: usize,
+    /// Most connections of one address.
+    pub connections_of_one: usize,
 }
 
 impl Default for ServerOptions {
     fn default() -> ServerOptions {
-        ServerOptions { thread_count: THREADS }
+        ServerOptions { thread_count: THREADS, connections_of_one: CONNECTIONS_OF_ONE_MAX }
     }
 }
 
@@ -126,6 +134,11 @@ struct Shared {
     listeners: Vec<TcpListener>,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     next_token: AtomicU64,
+    connections_of_one: usize,
+    /// Connections that were refused, or closed for others, since that was last told.
+    surplus: AtomicUsize,
+    /// Nobody watches a listener: the system had nothing left to accept with.
+    is_deaf: AtomicBool,
     /// NV1: commits that are to be run, those of one file system together. Each is of a request in
     /// flight, which are bounded.
     left: Mutex<VecDeque<Vec<Commit>>>,
@@ -206,6 +219,9 @@ impl Server {
             listeners,
             connections: Mutex::default(),
             next_token: AtomicU64::new(LISTENERS_END),
+            connections_of_one: options.connections_of_one.max(1),
+            surplus: AtomicUsize::new(0),
+            is_deaf: AtomicBool::new(false),
             left: Mutex::default(),
             has_left: AtomicBool::new(false),
             more,
@@ -343,15 +359,20 @@ impl Shared {
         loop {
             match listener.accept() {
                 Ok((socket, peer)) => self.welcome(socket, peer),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_of_a_peer(&error) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => {
-                    // Nothing is left to accept with; who hangs up gives some back.
+                    // Asked again at once it would say the same: the sweep makes room.
                     tracing::warn!(%error, "NFS: cannot accept a connection");
-                    break;
+                    self.is_deaf.store(true, Ordering::Release);
+                    return;
                 }
             }
         }
+        self.listen(listener, token);
+    }
+
+    fn listen(&self, listener: &TcpListener, token: u64) {
         let events = EventFlags::IN | EventFlags::ONESHOT;
         let data = EventData::new_u64(token);
         if let Err(error) = epoll::modify(&self.ground.epoll, listener, data, events) {
@@ -363,13 +384,16 @@ impl Shared {
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let mut connections = self.connections.lock();
         if connections.len() >= CONNECTIONS_MAX {
-            tracing::warn!(%peer, "NFS: {CONNECTIONS_MAX} clients are connected, no more can be");
+            self.surplus.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let is_stranger = !self.service.knows(peer.ip());
         if is_stranger && self.ground.strangers.load(Ordering::Relaxed) >= STRANGERS_MAX {
             let most = STRANGERS_MAX;
             tracing::debug!(%peer, "NFS: {most} clients are connected that no export is for");
+            return;
+        }
+        if !self.make_room_beside(&mut connections, peer.ip()) {
             return;
         }
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
@@ -383,6 +407,44 @@ impl Shared {
         drop(connections);
         if is_ready.and_then(|()| connection.watch()).is_err() {
             self.connections.lock().remove(&token);
+        }
+    }
+
+    /// NC6: returns whether an address may have one more connection.
+    fn make_room_beside(
+        &self,
+        connections: &mut HashMap<u64, Arc<Connection>>,
+        address: IpAddr,
+    ) -> bool {
+        if connections.len() < self.connections_of_one {
+            return true;
+        }
+        let of_address = || connections.values().filter(|it| it.peer.ip() == address);
+        if of_address().count() < self.connections_of_one {
+            return true;
+        }
+        self.surplus.fetch_add(1, Ordering::Relaxed);
+        let idle = of_address().filter_map(|it| Some((it.idle_since()?, it.token)));
+        let idlest = idle.min().and_then(|(_, token)| connections.remove(&token));
+        idlest.inspect(|idlest| end(idlest, Overdue::IdlestOfMany)).is_some()
+    }
+
+    /// Has the listeners watched again where the system had no descriptor left, and gives up
+    /// connections that ask nothing.
+    fn hear_again(&self, connections: &mut HashMap<u64, Arc<Connection>>, now: Instant) {
+        let is_idle = |since: &Instant| now.saturating_duration_since(*since) > GIVEN_UP_TIME;
+        let idle = connections
+            .values()
+            .filter_map(|it| Some((it.idle_since().filter(is_idle)?, it.token)));
+        let mut idle: Vec<(Instant, u64)> = idle.collect();
+        idle.sort_unstable();
+        for (_, token) in idle.into_iter().take(GIVEN_UP_MAX) {
+            if let Some(connection) = connections.remove(&token) {
+                end(&connection, Overdue::IdlestOfMany);
+            }
+        }
+        for (token, listener) in (STOP + 1..).zip(&self.listeners) {
+            self.listen(listener, token);
         }
     }
 
@@ -539,6 +601,18 @@ impl Shared {
             }
             !connection.is_closed()
         });
+        if self.is_deaf.swap(false, Ordering::AcqRel) {
+            self.hear_again(&mut connections, now);
+        }
+        drop(connections);
+        let surplus = self.surplus.swap(0, Ordering::Relaxed);
+        if surplus > 0 {
+            let of_one = self.connections_of_one;
+            tracing::warn!(
+                "NFS: {surplus} connections were refused, or made others of their address be \
+                 closed: {CONNECTIONS_MAX} can be open, {of_one} of them of one address"
+            );
+        }
     }
 
     /// NC4.
@@ -555,11 +629,18 @@ impl Shared {
     }
 }
 
+/// Whether a connection failed before it was accepted, and not what accepts.
+fn is_of_a_peer(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
+}
+
 /// Closes a connection, and says why.
 fn end(connection: &Connection, why: Overdue) {
     let (peer, words) = (connection.peer, why.words());
     match why {
-        Overdue::IdleStranger => tracing::debug!(%peer, "NFS: a connection is closed: {words}"),
+        Overdue::IdleStranger | Overdue::IdlestOfMany => {
+            tracing::debug!(%peer, "NFS: a connection is closed: {words}")
+        }
         Overdue::TakesNoAnswer | Overdue::EndsNoRecord | Overdue::InTheWay => {
             tracing::warn!(%peer, "NFS: a connection is closed: {words}");
         }
@@ -568,47 +649,4 @@ fn end(connection: &Connection, why: Overdue) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{Read as _, Write as _};
-    use std::time::Duration;
-
-    use super::super::connection::HELD_BYTES_MAX;
-    use super::*;
-    use crate::nfs::HandleKey;
-
-    /// Goal: where the bound of all is reached, the connection that holds most for a client who is
-    /// behind is closed, and no other (NC4). Method: two records that are not ended, and a bound
-    /// that is reached by a byte.
-    #[test]
-    fn who_holds_most_and_is_behind_makes_room() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
-        let address = listener.local_addr().expect("it has one");
-        let service = Arc::new(Service::new(HandleKey([7; 16]), 2049));
-        let server = Server::start(service, vec![listener], &ServerOptions::default());
-        let server = server.expect("it starts");
-        let begins = |bytes: usize| {
-            let before = server.held_bytes();
-            let mut socket = TcpStream::connect(address).expect("it listens");
-            socket.set_read_timeout(Some(Duration::from_secs(20))).expect("it is long");
-            let record = [&[0x80, 0, 0x10, 0][..], &vec![0; bytes - 4]].concat();
-            socket.write_all(&record).expect("it reads");
-            while server.held_bytes() < before + bytes {
-                std::thread::yield_now();
-            }
-            socket
-        };
-        let (few, mut many) = (begins(100), begins(2000));
-        let ground = &server.shared.ground;
-        ground.held_bytes.fetch_add(HELD_BYTES_MAX, Ordering::Relaxed);
-        server.sweep(Instant::now());
-        assert_eq!(server.connection_count(), 2, "nobody is behind yet");
-        // What one gives back is enough.
-        ground.held_bytes.fetch_sub(100 + 1000, Ordering::Relaxed);
-        server.sweep(Instant::now() + Duration::from_secs(6));
-        assert_eq!(server.connection_count(), 1);
-        assert_eq!(many.read(&mut [0; 1]).ok(), Some(0), "it holds most");
-        ground.held_bytes.fetch_sub(HELD_BYTES_MAX - 1100, Ordering::Relaxed);
-        assert_eq!(server.held_bytes(), 100);
-        drop(few);
-    }
-}
+mod tests;

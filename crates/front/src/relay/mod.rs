@@ -302,8 +302,8 @@ impl FileSystem for Relay {
         here.attr(here.fs.resolve(caller, Handle { ino, ..handle }))
     }
 
-    /// LOCK: from within another request of the same thread, so whoever stops requests and waits for
-    /// that one is not waited for.
+    /// LOCK: from within another request of the same thread, so whoever stops requests and waits
+    /// for that one is not waited for.
     fn handle_of(&self, attr: &Attr, fileset: FilesetUuid) -> Handle {
         let at = self.at.read_recursive();
         match at.numbers.below(attr.ino) {
