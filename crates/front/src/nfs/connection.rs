@@ -386,10 +386,11 @@ impl Connection {
         let is_late = |since| is_longer(since, now, SEND_TIME_MAX);
         // NC3. A record that is not read on because of a bound is nobody's fault; but if nothing is
         // being done, unfinished records are what is held, and nobody would be served again.
-        let is_idle =
-            state.in_flight == 0 && matches!(front_of(&state.input), Front::Partial { .. });
+        // Nor is a whole one that waits for a thread.
+        let is_partial = matches!(front_of(&state.input), Front::Partial { .. });
+        let is_waited_for = !state.is_parked || state.in_flight == 0;
         let is_stuck =
-            is_late(state.input_since) && !state.is_reading && (!state.is_parked || is_idle);
+            is_late(state.input_since) && is_partial && !state.is_reading && is_waited_for;
         if state.is_parked {
             self.arm(&mut state);
         }
@@ -690,6 +691,16 @@ mod tests {
         assert_eq!(connection.overdue(since + seconds(31)), Some(Overdue::EndsNoRecord));
         assert_eq!(connection.bytes_in_the_way(since + CROWDED_TIME_MAX), 0);
         assert_eq!(connection.bytes_in_the_way(since + seconds(6)), begun.len());
+    }
+
+    /// Goal: a whole request that waits for a thread for long is no reason to close a connection.
+    #[test]
+    fn a_request_that_is_whole_is_not_overdue() {
+        let (connection, _client) = pair();
+        connection.state.lock().is_reading = true;
+        connection.put_back(vec![0x80, 0, 0, 4, 1, 2, 3, 4]);
+        let since = connection.state.lock().input_since.expect("it is not served");
+        assert_eq!(connection.overdue(since + seconds(31)), None);
     }
 
     /// Goal: a stranger is idle when nothing was asked, whatever bytes came, and nothing is being

@@ -15,6 +15,7 @@ use engine::vnode::api::{
 
 use super::handle::{ExportId, HandleKey};
 use super::rpc::Credentials;
+use super::turns::Turns;
 
 /// User and group that stand for nobody (`nobody`, `nogroup` on Linux).
 const NOBODY: u32 = 65_534;
@@ -239,6 +240,8 @@ pub struct Export {
     id: ExportId,
     /// What seals its handles; `None`: the server's key.
     key: Option<HandleKey>,
+    /// Those of its pool.
+    turns: Arc<Turns>,
     /// What is dropped when nobody uses the export any more: no request is under way then.
     _kept: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -269,7 +272,7 @@ impl Export {
         }
         let hash = HandleKey([0; 16]).hash(&named);
         let id = ExportId(u32::try_from(hash >> 32).expect("32 bits"));
-        Ok(Export { rules, fs, fileset, root, id, key: None, _kept: None })
+        Ok(Export { rules, fs, fileset, root, id, key: None, turns: Arc::default(), _kept: None })
     }
 
     /// Returns the export, whose handles are sealed by a key of its own: that of its pool, so that
@@ -277,6 +280,21 @@ impl Export {
     #[must_use]
     pub fn sealed_by(self, key: HandleKey) -> Export {
         Export { key: Some(key), ..self }
+    }
+
+    /// Returns the export, which has its turns together with those of `others` that are of the same
+    /// pool: of one file system, or with a key of its own that is the same.
+    pub(super) fn beside(self, others: &[Arc<Export>]) -> Export {
+        let is_beside = |other: &&Arc<Export>| {
+            let is_same_key = self.key.is_some() && self.key == other.key;
+            is_same_key || std::ptr::addr_eq(Arc::as_ptr(&self.fs), Arc::as_ptr(&other.fs))
+        };
+        let found = others.iter().find(is_beside).map(|other| Arc::clone(&other.turns));
+        Export { turns: found.unwrap_or_default(), ..self }
+    }
+
+    pub(super) fn turns(&self) -> &Arc<Turns> {
+        &self.turns
     }
 
     pub(super) fn key(&self) -> Option<&HandleKey> {

@@ -8,7 +8,8 @@
 //!
 //! `xdr` and `rpc` have the bytes, `protocol` the words; `handle` seals what clients keep;
 //! `export` says who may do what; `names`, `data`, `attributes` and `listing` are the procedures,
-//! `mount` and `portmap` the programs beside, `counts` what is counted. Why it is so: decision
+//! `mount` and `portmap` the programs beside, `counts` what is counted, `turns` bounds the threads
+//! that one pool keeps. Why it is so: decision
 //! 0070.
 //!
 //! # What clients are promised
@@ -45,6 +46,7 @@ mod protocol;
 mod rpc;
 mod server;
 mod service;
+mod turns;
 mod xdr;
 
 pub use counts::{LATENCY_BOUNDS_US, ProcedureCounts};

@@ -108,6 +108,7 @@ impl Status {
     pub(super) const TOOSMALL: Status = Status(10_005);
     pub(super) const SERVERFAULT: Status = Status(10_006);
     pub(super) const BADTYPE: Status = Status(10_007);
+    pub(super) const JUKEBOX: Status = Status(10_008);
 }
 
 impl From<&FsError> for Status {

@@ -12,8 +12,8 @@
 //!
 //! # Concurrency
 //!
-//! One of the threads may be kept as the leader of group commit of each pool, and any may wait for
-//! a device; the others go on.
+//! One of the threads may be kept as the leader of group commit of each pool, and a part of them
+//! may wait for its devices (TU1); the others go on.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::ErrorKind;
@@ -134,6 +134,7 @@ struct Shared {
     listeners: Vec<TcpListener>,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     next_token: AtomicU64,
+    thread_count: usize,
     connections_of_one: usize,
     /// Connections that were refused, or closed for others, since that was last told.
     surplus: AtomicUsize,
@@ -162,7 +163,6 @@ struct Record {
 }
 
 /// What one thread has served and what of it is to be done still.
-#[derive(Default)]
 struct Done {
     commits: Vec<Commit>,
     used: Used,
@@ -199,6 +199,7 @@ impl Server {
         if listeners.len() > LISTENERS_MAX {
             return Err(ServerError::Listeners);
         }
+        let thread_count = options.thread_count.clamp(1, THREADS_MAX);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &stop, EventData::new_u64(STOP), EventFlags::IN)?;
@@ -219,6 +220,7 @@ impl Server {
             listeners,
             connections: Mutex::default(),
             next_token: AtomicU64::new(LISTENERS_END),
+            thread_count,
             connections_of_one: options.connections_of_one.max(1),
             surplus: AtomicUsize::new(0),
             is_deaf: AtomicBool::new(false),
@@ -233,7 +235,7 @@ impl Server {
             panics: AtomicUsize::new(0),
         });
         let mut server = Server { shared, threads: Vec::new() };
-        for number in 0..options.thread_count.clamp(1, THREADS_MAX) {
+        for number in 0..thread_count {
             let shared = Arc::clone(&server.shared);
             let thread = std::thread::Builder::new().name(format!("nfs-{number}"));
             server.threads.push(thread.spawn(move || shared.work())?);
@@ -456,7 +458,8 @@ impl Shared {
             Input::End => return connection.close(),
         };
         let sink: Arc<dyn ReplySink> = Arc::<Connection>::clone(connection);
-        let mut done = Done::default();
+        let used = Used::of(self.service.turns_of(self.thread_count));
+        let mut done = Done { commits: Vec::new(), used };
         let slow = match self.serve_batch(connection, &mut input, &sink, &mut done) {
             Batch::Served => None,
             Batch::Slow(record) => Some(record),

@@ -9,10 +9,11 @@
 //! Changes that wait for group commit hold no thread, but for the one that leads it.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use engine::vnode::api::{Around, Attr, Caller, Checks, FileSystem, FsError, FsResult, Handle};
 use parking_lot::{Mutex, RwLock};
@@ -26,6 +27,7 @@ use super::protocol::{
     self, HANDLE_BYTES_MAX, Status, fsid_of, put_attr, put_before, put_some_attr,
 };
 use super::rpc::{self, Call, Credentials, Unserved};
+use super::turns::{Turn, Turns};
 use super::xdr::{Garbage, Reader, Writer};
 use super::{attributes, data, listing, names, portmap};
 
@@ -68,6 +70,8 @@ pub struct Service {
     exports: RwLock<Vec<Arc<Export>>>,
     /// How often they have changed.
     changes: AtomicU64,
+    /// Of how many pools they are.
+    pool_count: AtomicUsize,
     duplicates: Arc<Duplicates>,
     mounts: Mutex<Mounts>,
     counts: Arc<Counts>,
@@ -137,6 +141,7 @@ impl Service {
             others: Vec::new(),
             exports: RwLock::default(),
             changes: AtomicU64::new(0),
+            pool_count: AtomicUsize::new(0),
             duplicates: Arc::default(),
             mounts: Mutex::default(),
             counts: Arc::default(),
@@ -152,17 +157,13 @@ impl Service {
 
     /// Exports what `export` says, from now on.
     pub fn add(&self, export: Export) -> Result<(), ExportError> {
-        let mut exports = self.exports.write();
-        check_new(&exports, &export)?;
-        exports.push(Arc::new(export));
-        self.changes.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        self.replace(&[], vec![export])
     }
 
     /// Exports `new` in place of the exports that are called `old`, all at once: no request finds
     /// some of them. With an error nothing has changed.
     pub fn replace(&self, old: &[&str], new: Vec<Export>) -> Result<(), ExportError> {
-        let new: Vec<Arc<Export>> = new.into_iter().map(Arc::new).collect();
+        let new = self.joined(new);
         let mut exports = self.exports.write();
         let mut next: Vec<Arc<Export>> = exports.clone();
         next.retain(|export| !old.contains(&export.rules().name.as_str()));
@@ -171,7 +172,7 @@ impl Service {
             next.push(export);
         }
         let before = std::mem::replace(&mut *exports, next);
-        self.changes.fetch_add(1, Ordering::Relaxed);
+        self.note_change(&exports);
         // LOCK: what an export keeps may wait for a device when it is dropped.
         drop(exports);
         drop(before);
@@ -183,10 +184,36 @@ impl Service {
         let is_removed = |export: &mut Arc<Export>| export.rules().name == name;
         let mut exports = self.exports.write();
         let removed: Vec<Arc<Export>> = exports.extract_if(.., is_removed).collect();
-        self.changes.fetch_add(1, Ordering::Relaxed);
+        self.note_change(&exports);
         // LOCK: as in `replace`.
         drop(exports);
         !removed.is_empty()
+    }
+
+    /// Returns exports that have their turns together with those of the same pool.
+    fn joined(&self, new: Vec<Export>) -> Vec<Arc<Export>> {
+        let mut all = self.exports();
+        let first = all.len();
+        for export in new {
+            let export = export.beside(&all);
+            all.push(Arc::new(export));
+        }
+        all.split_off(first)
+    }
+
+    fn note_change(&self, exports: &[Arc<Export>]) {
+        let pools: BTreeSet<*const Turns> =
+            exports.iter().map(|export| Arc::as_ptr(export.turns())).collect();
+        self.pool_count.store(pools.len(), Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns how many of so many threads the requests of one pool may keep: half of them, or all
+    /// but one where there is no other pool.
+    pub(super) fn turns_of(&self, thread_count: usize) -> usize {
+        let is_alone = self.pool_count.load(Ordering::Relaxed) <= 1;
+        let turns = if is_alone { thread_count.saturating_sub(1) } else { thread_count / 2 };
+        turns.max(1)
     }
 
     /// Returns how often the exports have changed.
@@ -252,11 +279,23 @@ impl Service {
         record: &[u8],
         sink: &Arc<dyn ReplySink>,
     ) -> Result<Option<Commit>, NoCall> {
-        self.serve_with(peer, record, sink, &mut Used::default())
+        self.serve_with(peer, record, sink, &mut Used::of(usize::MAX))
     }
 
     /// As [`Service::serve`]; tells `used` of the file system that the call is about.
     pub(super) fn serve_with(
+        &self,
+        peer: SocketAddr,
+        record: &[u8],
+        sink: &Arc<dyn ReplySink>,
+        used: &mut Used,
+    ) -> Result<Option<Commit>, NoCall> {
+        let served = self.serve_call(peer, record, sink, used);
+        used.turn = None;
+        served
+    }
+
+    fn serve_call(
         &self,
         peer: SocketAddr,
         record: &[u8],
@@ -408,23 +447,39 @@ struct Asked<'s> {
 }
 
 /// The file systems that requests were about which one thread has served.
-#[derive(Default)]
-pub(super) struct Used(Vec<Arc<dyn FileSystem>>);
+pub(super) struct Used {
+    exports: Vec<Arc<Export>>,
+    /// How many turns a pool has.
+    turns: usize,
+    /// That of the request that is being served.
+    turn: Option<Turn>,
+}
 
 impl Used {
-    fn add(&mut self, fs: &Arc<dyn FileSystem>) {
-        if !self.0.iter().any(|used| is_same(used, fs)) {
-            self.0.push(Arc::clone(fs));
+    /// Returns a start, of a thread that may take one of so many turns of each pool.
+    pub(super) fn of(turns: usize) -> Used {
+        Used { exports: Vec::new(), turns, turn: None }
+    }
+
+    fn begin(&mut self, export: &Arc<Export>) -> Result<(), Refused> {
+        self.turn = Some(export.turns().take(self.turns).ok_or(Status::JUKEBOX)?);
+        if !self.exports.iter().any(|used| is_same(used.fs(), export.fs())) {
+            self.exports.push(Arc::clone(export));
         }
+        Ok(())
     }
 
     /// Does what changes and reads have put off there; nobody waits for it. Nobody pays so for what
     /// is asked of other file systems, and no lock is held: a device may keep this thread.
     pub(super) fn run_deferred_work(self) {
-        for fs in self.0 {
-            if fs.has_deferred_work() {
-                fs.run_deferred_work();
+        for export in self.exports {
+            let fs = export.fs();
+            if !fs.has_deferred_work() {
+                continue;
             }
+            // TU1. Who has a turn does it, later.
+            let Some(_turn) = export.turns().take_free(self.turns) else { continue };
+            fs.run_deferred_work();
         }
     }
 }
@@ -676,7 +731,8 @@ impl Work<'_> {
         if !export.admits(self.asked.peer) {
             return Err(Status::ACCES.into());
         }
-        self.asked.used.borrow_mut().add(export.fs());
+        // TU1.
+        self.asked.used.borrow_mut().begin(&export)?;
         let caller = export.caller(self.credentials).ok_or(Status::ACCES)?;
         let held = hold(&export, &caller, handle)?;
         let fsid = fsid_of(export.fileset());

@@ -18,6 +18,8 @@ pub(crate) const ROOT: Ino = Ino(1 << 40 | 2);
 pub(crate) const DAMAGED: &[u8] = b"damaged";
 /// A name whose look-up takes so long once it has found what is there, as before a slow device.
 pub(crate) const SLOW: &[u8] = b"slow";
+/// A name whose look-up does not end while a test holds a gate, as before a device that hangs.
+pub(crate) const HANGING: &[u8] = b"hanging";
 pub(crate) const SLOW_TIME: Duration = Duration::from_millis(200);
 /// A file whose reading panics, as a bug would.
 pub(crate) const PANICKING: &[u8] = b"panicking";
@@ -56,6 +58,8 @@ pub(crate) struct MemoryFs {
     pub(crate) gate: Mutex<()>,
     pub(crate) later: Later,
     pub(crate) deferred: Deferred,
+    /// While a test holds it, no look-up of [`HANGING`] ends.
+    pub(crate) hangs: Mutex<()>,
 }
 
 /// What is put off: nothing, until a test says so, and then always something.
@@ -111,6 +115,7 @@ impl MemoryFs {
             gate: Mutex::new(()),
             later: Later::default(),
             deferred: Deferred::default(),
+            hangs: Mutex::new(()),
         }
     }
 
@@ -248,6 +253,11 @@ impl FileSystem for MemoryFs {
             b".." => {
                 let parent = state.directory(parent)?.parent;
                 state.referenced(parent)
+            }
+            HANGING => {
+                drop(state);
+                drop(self.hangs.lock());
+                Err(FsError::NotFound)
             }
             DAMAGED => Err(FsError::from(DefectCode::MP005.found("a test"))),
             name => {
