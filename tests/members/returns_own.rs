@@ -5,14 +5,16 @@ use std::collections::BTreeSet;
 
 use engine::Pool;
 use engine::vnode::api::FileSystem;
+use format::members::Layout;
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind};
 use storage::device::sim::{Fault, FaultPlan};
 use storage::pool::read_superblock;
 
+use super::groups::{group_of, new_pool};
 use super::raid5::{all_but, content};
 use super::rebuild::{open, place_of};
 use super::returns::{AWAY, finish, grounds, verify_each, write};
-use super::{Devices, get, put, reopened};
+use super::{Devices, POOL_BYTES, get, put, reopened};
 
 fn again(devices: &Devices) -> Devices {
     reopened(devices, &(0..devices.len()).collect::<Vec<_>>())
@@ -154,6 +156,49 @@ fn pages_of_before_are_not_taken() {
         for member in all_but(2, 2) {
             let is_of_before = page_of(member, *offset) == *before;
             assert!(!is_of_before, "{kind:?} at {offset} of member {member} is of before");
+        }
+    }
+}
+
+/// Goal: the same of a member of a disk group that was added. Method: a block that is on it rots on
+/// the other, or cannot be read there, while it is away.
+#[test]
+fn what_is_bad_elsewhere_is_taken_from_a_member_of_an_added_group() {
+    for is_unreadable in [false, true] {
+        let devices = new_pool(Layout::Mirror, 2, 2, 3 * POOL_BYTES);
+        let pool = open(&devices[..2].to_vec()).expect("it was closed");
+        let group = group_of(&devices, Layout::Mirror, &[2, 3]);
+        pool.add_disk_group(&group).expect("it fits");
+        let offset_of = |block: &[u8]| {
+            let mut found = None;
+            devices[2].image().for_each_page(|offset, bytes| {
+                let is_it = bytes == &block[..bytes.len()];
+                found = found.or(is_it.then_some(offset));
+            });
+            found
+        };
+        // Both disk groups get files.
+        let on_added = (1..60).find_map(|number| {
+            put(&pool, &format!("own{number}"), &content(number, 40_000)).expect("there is room");
+            Some((number, offset_of(&content(number, 40_000)[8192..])?))
+        });
+        let (number, offset) = on_added.expect("some lie there");
+        pool.checkpoint().expect("nothing fails");
+        pool.fail_member(3).expect("the other has all");
+        match is_unreadable {
+            true => devices[2].arm(FaultPlan { faults: vec![Fault::BadSector { offset }] }),
+            false => devices[2].rot(offset + 77, 0x41),
+        }
+        pool.return_member_in(3).expect("it is there");
+        finish(&pool, "added");
+        let report = pool.rebuild_report().expect("there was one");
+        assert_eq!(report.lost, 0, "{is_unreadable}: {report:?}");
+        pool.close().expect("nothing fails");
+        drop(pool);
+        for lost in [2, 3] {
+            let pool = open(&reopened(&devices, &all_but(4, lost))).expect("enough");
+            let found = get(&pool, &format!("own{number}"));
+            assert!(found == Some(content(number, 40_000)), "without {lost}");
         }
     }
 }

@@ -450,6 +450,11 @@ pub(crate) const FOUND: &[Row] = &[
     ),
     ("ReturnEndsEarly", "members", "returns::a_member_that_was_missing_comes_back_at_an_open"),
     ("ReturnOfStranger", "members", "returns::what_does_not_belong_is_refused"),
+    (
+        "AddedComesBackBlank",
+        "members",
+        "returns_own::what_is_bad_elsewhere_is_taken_from_a_member_of_an_added_group",
+    ),
     ("ReturnForgetsOwn", "members", "returns::what_it_alone_has_is_kept"),
     (
         "RingReadWhole",

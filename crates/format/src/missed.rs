@@ -45,6 +45,8 @@ pub struct Parts([u8; 32]);
 impl Parts {
     /// None of them.
     pub const NONE: Parts = Parts([0; 32]);
+    /// All of them, and whatever lies behind the first disk group.
+    pub const ALL: Parts = Parts([0xff; 32]);
 
     /// Returns those that `range`, in bytes of the pool, lies in.
     #[must_use]
@@ -131,7 +133,8 @@ pub(crate) fn missed_to_disk(members: &[Member]) -> Vec<MissedDisk> {
         let parts = member.missed?.0;
         Some(MissedDisk { slot: U16::new(slot), reserved: [0; 6], parts })
     };
-    (0..).zip(members).filter_map(entry).collect()
+    // Whoever finds no room gets all when it comes back, and what it has counts as nothing.
+    (0..).zip(members).filter_map(entry).take(MISSED_MAX).collect()
 }
 
 /// Puts what `disk` lists into the members: each of them once, and none that is online.

@@ -200,6 +200,8 @@ bugs! {
     ReturningBelieved: "A member that comes back is read before it has what it missed (MS4).",
     ReturnEndsEarly: "The last part that a member has missed is not made anew.",
     ReturnOfStranger: "A member comes back with writes of its own that the pool never saw (RN1).",
+    AddedComesBackBlank:
+        "What a member of an added disk group has when it returns counts as nothing (RN5).",
     ReturnForgetsOwn:
         "A member that comes back gets zeros where it alone has what was written (RN4).",
     RingReadWhole: "A bad sector in the log's ring stops the open, wherever it is (LU1).",

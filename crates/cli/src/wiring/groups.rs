@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engine::{DiskGroupStatus, Pool};
+use engine::{DiskGroupError, DiskGroupStatus, Pool};
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use serde_json::{Value, json};
 use storage::device::{FileDevice, FileOptions, SharedDevice};
-use storage::volume;
+use storage::volume::{self, AddGroupError};
 
 use super::{Served, devices, failed, random_bytes};
 use crate::backend::BackendError;
@@ -102,7 +102,13 @@ fn add_on(
         group.devices.push((shared, id));
         files.push((path.clone(), device));
     }
-    let number = served.pool.add_disk_group(&group).map_err(|error| failed(&served.path, error))?;
+    let added = served.pool.add_disk_group(&group).inspect_err(|error| {
+        // A member has not taken the last label: the others may list the new devices.
+        if matches!(error, DiskGroupError::Add(AddGroupError::Device(_))) {
+            made.clear();
+        }
+    });
+    let number = added.map_err(|error| failed(&served.path, error))?;
     for (path, device) in files {
         served.watch(&path, device);
     }

@@ -410,7 +410,9 @@ impl MemberSet {
     /// when it comes back; all of the fixed regions.
     #[must_use]
     pub fn has_missed(&self, slot: &Slot, range: &Range<u64>) -> bool {
-        let Some(mut missed) = slot.missed else { return true };
+        let Some(mut missed) = slot.missed.filter(|missed| *missed != Parts::ALL) else {
+            return true;
+        };
         if planted::is(Planted::ReturnEndsEarly)
             && let Some(last) = missed.last()
         {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::members::MemberState;
+use format::missed::Parts;
 use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
 
@@ -91,9 +92,13 @@ pub(super) fn note_states(
     slots: &mut [Slot],
 ) {
     let settled = sets.first().map_or(0, |set| set.roster.settled.load(Ordering::SeqCst));
-    // Maps are of the first disk group: members of another get all of it when they come back.
+    // Maps are of the first disk group: members of another get all of it when they come back, and
+    // what they have may still be what the others lack (RN5).
     let added = slots.iter_mut().enumerate().filter(|(at, _)| !superblock.slots.contains(*at));
-    added.for_each(|(_, slot)| slot.missed = None);
+    let is_planted = planted::is(Planted::AddedComesBackBlank);
+    added.for_each(|(_, slot)| {
+        slot.missed = slot.missed.filter(|_| !is_planted).map(|_| Parts::ALL);
+    });
     for (member, slot) in superblock.members.iter_mut().zip(slots) {
         // A slot that no set has: the table alone says what is there.
         if slot.state == MemberState::Gone {
