@@ -286,6 +286,8 @@ fn a_pool_of_one_device_becomes_a_mirror() {
     finish(&pool);
     assert_eq!(states(&pool), [MemberState::Online; 2]);
     assert_eq!(pool.status().layout, Layout::Mirror);
+    let paths: Vec<Vec<u8>> = pool.members().into_iter().map(|it| it.member.path).collect();
+    assert_eq!(paths, [b"/sim/d0".to_vec(), b"/sim/d1".to_vec()], "each leads to the other");
     write(&pool, 1, 2);
     let versions: Versions = [(0, 1), (1, 2), (2, 0), (3, 0), (4, 0)].into();
     pool.close().expect("nothing fails");
@@ -476,4 +478,37 @@ fn a_disk_group_that_was_added_gets_and_loses_members() {
     }
     assert_eq!(groups(&pool).len(), 1);
     verify(&pool, &versions, "moved");
+}
+
+/// Goal: a power cut while a disk group is added in a slot between others leaves the pool with it
+/// or without, and no trace of it in the slot.
+#[test]
+fn a_cut_while_a_disk_group_comes_into_a_free_slot_leaves_a_pool() {
+    let devices = filled(Layout::Mirror, 3);
+    let pool = open(&devices[..3]).expect("it was closed");
+    pool.detach_member(1, false).expect("two have all").blank().expect("it takes writes");
+    let begun = devices[0].time();
+    pool.add_disk_group(&group_of(&devices, Layout::Single, &[3])).expect("it fits");
+    assert_eq!(slots(&pool), [0, 1, 2], "it has the slot that was free");
+    let end = devices[0].time();
+    drop(pool);
+    let recordings: Vec<_> = devices.iter().map(|device| device.recording()).collect();
+    let (mut prng, mut with, mut without) = (Prng::from_seed(1), 0, 0);
+    let versions: Versions = (0..FILES).map(|name| (name, 0)).collect();
+    for time in begun..=end {
+        let what = format!("cut at {time} of {begun} to {end}");
+        let images = recordings.iter().map(|r| r.point_at(time).image(&mut prng).image);
+        let found = labelled(&devices_of(images.collect()));
+        let pool = open(&found).unwrap_or_else(|error| panic!("{what}: {error}"));
+        verify(&pool, &versions, &what);
+        match slots(&pool).as_slice() {
+            [0, 1, 2] => with += 1,
+            [0, 2] => without += 1,
+            other => panic!("{what}: {other:?}"),
+        }
+        pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+        drop(pool);
+        check_all(&labelled(&found), &what);
+    }
+    assert!(with > 3 && without > 3, "{with} {without}");
 }

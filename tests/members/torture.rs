@@ -1,5 +1,6 @@
 //! Torture of pools with members: several clients at once, power cuts, and a weak member that
-//! fails, is away, rots, is replaced or brought back, and disk groups that come and go, by seed.
+//! fails, is away, rots, is replaced or brought back, and disk groups that come and go, get members
+//! and lose them, by seed.
 //! `holdfast torture --pools KIND` does the same.
 
 use testkit::torture::{Options, PoolGround, PoolKind, Pools, Report, run, run_seed};
@@ -12,13 +13,15 @@ fn pools_with_members_stand_torture() {
     stand(|kind| kind != PoolKind::SINGLE && !kind.has_groups());
 }
 
-/// Goal: nothing is lost where disk groups come and go beside clients, while members fail and the
-/// power is cut; what was begun is begun, and ends.
+/// Goal: nothing is lost where disk groups come and go beside clients, get members and lose them,
+/// while members fail and the power is cut; what was begun is begun, and ends.
 #[test]
 fn pools_of_disk_groups_that_come_and_go_stand_torture() {
     let report = stand(PoolKind::has_groups);
     let Report { groups_added, groups_leaving, groups_gone, placements, .. } = report;
     println!("{groups_added} added, {groups_leaving} left, {groups_gone} gone, {placements} set");
+    println!("{} members attached, {} taken out", report.attached, report.detached);
+    assert!(report.attached > 0 && report.detached > 0, "{report:?}");
     assert!(placements > 20, "{report:?}");
     assert!(groups_added > 10 && groups_leaving > 5 && groups_gone > 5, "{report:?}");
 }
@@ -38,6 +41,8 @@ fn stand(is_meant: impl Fn(PoolKind) -> bool) -> Report {
         all.groups_leaving += report.groups_leaving;
         all.groups_gone += report.groups_gone;
         all.placements += report.placements;
+        all.attached += report.attached;
+        all.detached += report.detached;
     }
     all
 }

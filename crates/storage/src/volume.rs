@@ -134,7 +134,7 @@ impl Volume {
     /// Returns the space that `geometry` lays out on `device`, to which others may come while it is
     /// in use.
     fn alone(device: SharedDevice, geometry: Geometry) -> Volume {
-        let lone = Lone::new(device, &geometry);
+        let lone = Lone::new(device);
         let device: SharedDevice = Arc::<Lone>::clone(&lone);
         let volume = Volume::new(device, geometry);
         let _ = volume.editions.lone.set(lone);

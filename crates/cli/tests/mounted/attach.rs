@@ -86,3 +86,32 @@ fn a_mounted_mirror_gets_a_device_and_loses_others() {
     assert!(fs::read(mounted.path("after")).expect("it is there") == [8; 300_000]);
     mounted.unmount();
 }
+
+/// Goal: a pool of one device becomes a mirror while it is mounted, and then its first device goes;
+/// nobody has that open any more, so it can come again at once.
+#[test]
+fn the_first_device_of_a_mounted_pool_is_exchanged() {
+    if !can_mount("the_first_device_of_a_mounted_pool_is_exchanged") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let (directory, first, other) =
+        (mounted.text("mnt"), mounted.text("pool.hf"), mounted.text("other.hf"));
+    write(&mounted.path("before"), &[7; 300_000]);
+    mounted.holdfast(&["device", "add", &directory, &other, "--mirror", &first, "--wait"]);
+    let told_status = status(&mounted, &directory);
+    assert_eq!(told_status["pool"]["layout"], "mirror", "{told_status}");
+    write(&mounted.path("after"), &[8; 300_000]);
+    let (_, said) =
+        told(&mounted, &["device", "remove", &directory, &first, "--accept-no-redundancy"]);
+    assert!(said.contains("a single, without redundancy"), "{said}");
+    let add = ["device", "add", &directory, &first, "--mirror", &other, "--wait", "--force"];
+    mounted.holdfast(&add);
+    let (_, list) = told(&mounted, &["device", "list", &directory]);
+    assert_eq!(list.matches("online").count(), 2, "{list}");
+    mounted.holdfast(&["device", "remove", &directory, &other, "--accept-no-redundancy"]);
+    mounted.remount(&[]);
+    assert!(fs::read(mounted.path("before")).expect("it is there") == [7; 300_000]);
+    assert!(fs::read(mounted.path("after")).expect("it is there") == [8; 300_000]);
+    mounted.finish();
+}

@@ -9,18 +9,18 @@ use super::{DeviceError, DeviceInfo};
 
 /// Most times that a device becomes longer while it is open: each keeps an entry in memory, and a
 /// request walks over all of them.
-pub(super) const LENGTHS_MAX: usize = 32;
+pub(crate) const LENGTHS_MAX: usize = 32;
 
 /// See the module's header.
 #[derive(Debug)]
-pub(super) struct Lengths {
+pub(crate) struct Lengths {
     info: DeviceInfo,
     longer: OnceLock<Box<Lengths>>,
 }
 
 impl Lengths {
     /// Returns a device that is what `info` says.
-    pub(super) fn new(info: DeviceInfo) -> Lengths {
+    pub(crate) fn new(info: DeviceInfo) -> Lengths {
         Lengths { info, longer: OnceLock::new() }
     }
 
@@ -33,7 +33,7 @@ impl Lengths {
     }
 
     /// Returns what the device is now.
-    pub(super) fn now(&self) -> &DeviceInfo {
+    pub(crate) fn now(&self) -> &DeviceInfo {
         &self.last().0.info
     }
 
@@ -42,7 +42,7 @@ impl Lengths {
     /// # Errors
     ///
     /// [`DeviceError::OftenLonger`].
-    pub(super) fn lengthen(&self, size_bytes: u64) -> Result<(), DeviceError> {
+    pub(crate) fn lengthen(&self, size_bytes: u64) -> Result<(), DeviceError> {
         loop {
             let (last, count) = self.last();
             if size_bytes <= last.info.size_bytes {

@@ -35,7 +35,7 @@ mod counting;
 mod deadline;
 mod file;
 mod health;
-mod length;
+pub(crate) mod length;
 mod long;
 mod memory;
 mod overlay;

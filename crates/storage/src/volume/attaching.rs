@@ -28,6 +28,7 @@ use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
 
 use super::Volume;
+use super::growth::note_paths;
 use super::joining::ReplaceError;
 use super::set::Change;
 use super::slot::Slot;
@@ -186,6 +187,8 @@ impl Volume {
             if device.info().name.starts_with('/') {
                 member.set_path(device.info().name.as_bytes());
             }
+            // Of what was one device alone nobody has noted where it is.
+            note_paths(label, slots);
             let slot = label.attach(number, member);
             set.take_slot(slot);
             while slots.len() <= slot {

@@ -43,7 +43,6 @@ use super::attaching::AttachError;
 use super::composite::Composite;
 use super::groups::{Groups, Part};
 use super::open::{layout_over, needed_of, parts_over};
-use super::ranges::Ranges;
 use super::set::{Change, MemberSet, take_table};
 use super::slot::Slot;
 use super::spares::blank_label;
@@ -472,14 +471,18 @@ impl Volume {
         }
         let composite = edition.composite.clone().or_else(|| {
             let lone = self.editions.lone.get();
-            let device = lone.map_or(&edition.device, |lone| lone.inner());
-            let slots = vec![Slot::new(Some(Arc::clone(device)), MemberState::Online)];
+            let device = match lone {
+                Some(lone) => lone.own()?,
+                None => Arc::clone(&edition.device),
+            };
+            let slots = vec![Slot::new(Some(device), MemberState::Online)];
             let label = Some((superblock.clone(), superblock.sequence));
             let needed = needed_of(Layout::Single, 1);
             let slots = (superblock.slots.clone(), slots);
-            let ranges = lone.map(|lone| Arc::clone(lone.ranges()));
-            let ranges = ranges.unwrap_or_else(|| Ranges::new(&superblock.geometry));
-            let set = MemberSet::with_ranges(slots, label, needed, ranges);
+            let set = MemberSet::new(slots, label, needed, &superblock.geometry);
+            if let Some(lone) = lone {
+                set.note_before(lone.before());
+            }
             layout_over(superblock, None, set).ok()
         });
         let part = |composite| Part { disk_group: 0, lane: None, composite };
@@ -559,7 +562,7 @@ fn free_slots(members: &[Member], width: usize) -> Slots {
 }
 
 /// Notes where the members that are there were opened.
-fn note_paths(label: &mut Superblock, slots: &[Slot]) {
+pub(super) fn note_paths(label: &mut Superblock, slots: &[Slot]) {
     for (member, slot) in label.members.iter_mut().zip(slots) {
         let name = slot.device.as_ref().map(|device| device.info().name.as_bytes());
         if let Some(name) = name.filter(|name| name.starts_with(b"/")) {

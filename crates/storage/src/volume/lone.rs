@@ -6,57 +6,107 @@
 //! # Invariants
 //!
 //! - LN1: A write goes to the device itself only if it told its range before there was a layout
-//!   over it; else it goes to the layout. Whoever holds a range of that layout therefore knows that
-//!   no write of before is at it.
+//!   over it; else it goes to the layout. A range of the layout is held only where no write of
+//!   before is at it ([`Before`]).
 //!
 //! # Concurrency
 //!
 //! Whoever has kept the device, and whoever looked at the volume just before it changed, still ends
-//! here. A write tells its range, and only then looks whether there is a layout; the layout is set
-//! first, and members change with no write beginning ([`Ranges::close`]). So either the write sees
-//! the layout, or it is in flight when a member is attached.
+//! here. A write tells its range, and only then looks whether the device is its own still; that it
+//! gives up before a member is attached. So either the write goes to the layout, or its range is
+//! told when the member comes. What it has given up it does not keep open: the layout alone says
+//! when the device goes.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 
-use format::geometry::Geometry;
+use parking_lot::{Mutex, RwLock};
 use runtime::planted::{self, Planted};
 
-use super::ranges::{InFlight, Ranges};
+use crate::device::length::Lengths;
 use crate::device::{
     Completion, Device, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose, SharedDevice,
     Ticket,
 };
 
+/// The ranges of writes that went to the one device, as long as they are in flight.
+#[derive(Debug, Default)]
+pub(super) struct Before(Mutex<Writes>);
+
+/// Held for a look or a change only, never across a scheduling point: a plain lock.
+#[derive(Debug, Default)]
+struct Writes {
+    next: u64,
+    ranges: BTreeMap<u64, Range<u64>>,
+}
+
+impl Before {
+    /// Whether a write is at any byte of `range`.
+    pub(super) fn is_at(&self, range: &Range<u64>) -> bool {
+        let writes = self.0.lock();
+        writes.ranges.values().any(|other| other.start < range.end && range.start < other.end)
+    }
+}
+
+/// A write in flight, until it is dropped.
+struct InFlight {
+    before: Arc<Before>,
+    number: u64,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.before.0.lock().ranges.remove(&self.number);
+    }
+}
+
 /// See the module's header.
 #[derive(Debug)]
 pub(super) struct Lone {
-    device: SharedDevice,
-    ranges: Arc<Ranges>,
-    /// What lies over the device since others came.
-    layout: OnceLock<SharedDevice>,
+    lengths: Lengths,
+    /// Itself; `None`: a layout has it. Held for a copy or an exchange only: a plain lock.
+    own: RwLock<Option<SharedDevice>>,
+    before: Arc<Before>,
+    /// What lies over the device since others came. As the other: a plain lock.
+    layout: RwLock<Option<SharedDevice>>,
 }
 
 impl Lone {
-    pub(super) fn new(device: SharedDevice, geometry: &Geometry) -> Arc<Lone> {
-        let (ranges, layout) = (Ranges::new(geometry), OnceLock::new());
-        Arc::new(Lone { device, ranges, layout })
+    pub(super) fn new(device: SharedDevice) -> Arc<Lone> {
+        let (lengths, own) = (Lengths::new(device.info().clone()), RwLock::new(Some(device)));
+        Arc::new(Lone { lengths, own, before: Arc::default(), layout: RwLock::new(None) })
     }
 
-    /// Returns the device itself.
-    pub(super) fn inner(&self) -> &SharedDevice {
-        &self.device
+    /// Returns the device itself; `None`: a layout has it.
+    pub(super) fn own(&self) -> Option<SharedDevice> {
+        self.own.read().clone()
     }
 
-    /// Returns the ranges that writes to it tell, for the layout over it.
-    pub(super) fn ranges(&self) -> &Arc<Ranges> {
-        &self.ranges
+    /// Returns the writes that went to it, for the layout over it.
+    pub(super) fn before(&self) -> Arc<Before> {
+        Arc::clone(&self.before)
     }
 
     /// From now on `layout` gets what is asked of this device.
     pub(super) fn hand_over(&self, layout: SharedDevice) {
+        *self.layout.write() = Some(layout);
         if !planted::is(Planted::LoneForgotten) {
-            let _ = self.layout.set(layout);
+            self.own.write().take();
         }
+    }
+
+    fn layout(&self) -> Option<SharedDevice> {
+        self.layout.read().clone()
+    }
+
+    /// Returns who is asked: whoever changes something has told its range before (LN1).
+    fn asked(&self) -> Option<SharedDevice> {
+        self.own().or_else(|| self.layout())
+    }
+
+    fn nobody(&self) -> DeviceError {
+        DeviceError::Failed { device: self.info().name.clone() }
     }
 
     /// Tells the range of what changes something, before it is looked who gets it (LN1).
@@ -68,7 +118,11 @@ impl Lone {
             | Operation::Discard { .. } => {
                 let start = operation.offset()?;
                 let end = start.saturating_add(operation.length_bytes());
-                Some(self.ranges.begin_write(start..end))
+                let mut writes = self.before.0.lock();
+                writes.next += 1;
+                let number = writes.next;
+                writes.ranges.insert(number, start..end);
+                Some(InFlight { before: Arc::clone(&self.before), number })
             }
         }
     }
@@ -98,46 +152,54 @@ fn noted(ticket: Ticket, in_flight: Option<InFlight>) -> Ticket {
 
 impl Device for Lone {
     fn info(&self) -> &DeviceInfo {
-        self.device.info()
+        self.lengths.now()
     }
 
     fn check_end(&self) -> Result<(), DeviceError> {
-        self.layout.get().unwrap_or(&self.device).check_end()
+        self.asked().map_or(Ok(()), |asked| asked.check_end())
     }
 
     fn length_now(&self) -> Result<u64, DeviceError> {
-        self.device.length_now()
+        self.asked().map_or_else(|| Ok(self.info().size_bytes), |asked| asked.length_now())
     }
 
     fn lengthen(&self) -> Result<(), DeviceError> {
-        self.device.lengthen()
+        let Some(own) = self.own() else { return Ok(()) };
+        own.lengthen()?;
+        self.lengths.lengthen(own.info().size_bytes)
     }
 
     fn overdue(&self) -> usize {
-        self.device.overdue()
+        self.asked().map_or(0, |asked| asked.overdue())
     }
 
     fn lock_identity(&self) -> Option<[u64; 2]> {
-        self.device.lock_identity()
+        self.asked()?.lock_identity()
     }
 
     fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
         let in_flight = self.begin(&operation);
-        if let Some(layout) = self.layout.get() {
-            drop(in_flight);
-            return layout.submit(purpose, operation);
+        if let Some(own) = self.own() {
+            return noted(own.submit(purpose, operation), in_flight);
         }
-        noted(self.device.submit(purpose, operation), in_flight)
+        drop(in_flight);
+        match self.layout() {
+            Some(layout) => layout.submit(purpose, operation),
+            None => Ticket::ready(Err(self.nobody())),
+        }
     }
 
     fn submit_all(&self, purpose: Purpose, operations: Vec<Operation>) -> Vec<Ticket> {
         let in_flight: Vec<Option<InFlight>> =
             operations.iter().map(|operation| self.begin(operation)).collect();
-        if let Some(layout) = self.layout.get() {
-            drop(in_flight);
-            return layout.submit_all(purpose, operations);
+        if let Some(own) = self.own() {
+            let tickets = own.submit_all(purpose, operations);
+            return tickets.into_iter().zip(in_flight).map(|(it, own)| noted(it, own)).collect();
         }
-        let tickets = self.device.submit_all(purpose, operations);
-        tickets.into_iter().zip(in_flight).map(|(ticket, own)| noted(ticket, own)).collect()
+        drop(in_flight);
+        match self.layout() {
+            Some(layout) => layout.submit_all(purpose, operations),
+            None => operations.iter().map(|_| Ticket::ready(Err(self.nobody()))).collect(),
+        }
     }
 }

@@ -297,9 +297,6 @@ impl Volume {
             let before = superblock.clone();
             let slots = self.all_slots();
             make_longer(superblock, coming, &slots)?;
-            if let Some(lone) = self.editions.lone.get() {
-                lone.ranges().cut_anew(&superblock.geometry);
-            }
             return update_all_superblocks(self.device(), superblock).map_err(|error| {
                 *superblock = before;
                 error.into()

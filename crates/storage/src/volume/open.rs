@@ -275,6 +275,8 @@ fn slots_of(superblock: &mut Superblock, judged: &Judged, devices: &[SharedDevic
             | members::Slot::Older(at) => devices.get(*at),
             members::Slot::Absent | members::Slot::Free => None,
         };
+        // Its disk group was being added, and was left out.
+        let device = device.filter(|_| !member.is_gone());
         if let Some(device) = device.filter(|device| device.info().name.starts_with('/')) {
             member.set_path(device.info().name.as_bytes());
         }

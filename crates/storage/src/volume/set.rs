@@ -33,7 +33,7 @@ mod labels;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
 use format::members::{MemberState, Membership};
@@ -46,6 +46,7 @@ use runtime::sync::Mutex;
 
 pub(super) use self::labels::take_table;
 use self::labels::{note_states, write_copies, write_labels};
+use super::lone::Before;
 use super::ranges::{Closed, Hold, InFlight, Ranges};
 use super::slot::{Counted, Pending, Slot};
 use super::spares::SpareDevices;
@@ -111,6 +112,8 @@ pub struct MemberSet {
     /// Online members that the layout cannot do without (MS3).
     needed: usize,
     ranges: Arc<Ranges>,
+    /// Of what was one device alone: the writes that went to it before (LN1).
+    before: OnceLock<Arc<Before>>,
     /// The spares that are there, of the first disk group's set; which there are the label says.
     pub(super) spares: SpareDevices,
 }
@@ -180,23 +183,11 @@ impl MemberSet {
         needed: usize,
         geometry: &Geometry,
     ) -> Arc<MemberSet> {
-        let ranges = Ranges::new(geometry);
-        MemberSet::with_ranges((numbers, slots), label, needed, ranges)
-    }
-
-    /// The same, where the ranges of writes are told to `ranges`.
-    #[must_use]
-    pub(super) fn with_ranges(
-        (numbers, slots): (Slots, Vec<Slot>),
-        label: Option<(Superblock, u64)>,
-        needed: usize,
-        ranges: Arc<Ranges>,
-    ) -> Arc<MemberSet> {
         let (label, settled) = label.unzip();
         let settled = AtomicU64::new(settled.unwrap_or_default());
         let (label, sets, begun) = (Mutex::new(label), RwLock::default(), AtomicU64::new(0));
         let roster = Roster { label, settled, begun, sets };
-        let set = MemberSet::of(Arc::new(roster), numbers, slots, (needed, ranges));
+        let set = MemberSet::of(Arc::new(roster), numbers, slots, (needed, Ranges::new(geometry)));
         set.join_roster();
         set
     }
@@ -216,9 +207,10 @@ impl MemberSet {
         (needed, ranges): (usize, Arc<Ranges>),
     ) -> Arc<MemberSet> {
         let view = RwLock::new(Arc::new(slots));
-        let (spares, standing) = (SpareDevices::default(), RwLock::new(Standing::New));
+        let (standing, before) = (RwLock::new(Standing::New), OnceLock::new());
+        let spares = SpareDevices::default();
         let numbers = RwLock::new(numbers.into_iter().collect());
-        Arc::new(MemberSet { roster, numbers, view, standing, needed, ranges, spares })
+        Arc::new(MemberSet { roster, numbers, view, standing, needed, ranges, before, spares })
     }
 
     /// Labels are written to these members too from now on.
@@ -341,7 +333,13 @@ impl MemberSet {
     /// Holds a range, in bytes of the pool, against writers; `None` while one is at it.
     #[must_use]
     pub fn try_hold(&self, range: Range<u64>) -> Option<Hold> {
-        self.ranges.try_hold(range)
+        let is_at = self.before.get().is_some_and(|before| before.is_at(&range));
+        if is_at { None } else { self.ranges.try_hold(range) }
+    }
+
+    /// Writes may be in flight that went to the one device there was, and that `before` knows.
+    pub(super) fn note_before(&self, before: Arc<Before>) {
+        let _ = self.before.set(before);
     }
 
     /// Sends a request to one member, and counts it. Its failure is counted when it is waited for,

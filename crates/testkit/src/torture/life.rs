@@ -332,6 +332,8 @@ impl<'a> Lives<'a> {
         self.report.groups_leaving += counted(&opened.groups.leaving);
         self.report.groups_gone += counted(&opened.groups.gone);
         self.report.placements += counted(&opened.groups.placed);
+        self.report.attached += counted(&opened.groups.attached);
+        self.report.detached += counted(&opened.groups.detached);
         self.clones = known_clones;
         let is_closed = ends_in_order && guarded(&opened.close)?.is_ok();
         power.cut();

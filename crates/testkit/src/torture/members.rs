@@ -19,7 +19,8 @@
 //! Where the kind of the pool says so, disk groups are added and removed beside the clients, on
 //! slices that nobody has. The first stays, and that of the weak member. One member of a mirror
 //! that comes may fail from one of its writes on, the first included: then it is not added, or does
-//! without. Meanwhile what is made in the root directory is given placements.
+//! without. Meanwhile what is made in the root directory is given placements. A single or a mirror
+//! among them gets a member more, or loses one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use engine::Pool;
 use format::disk_group::DiskGroupState;
 use format::fileset::ROOT_NAME;
-use format::members::MemberState;
+use format::members::{Layout, MemberState};
 use format::placement::Placement;
 use format::superblock::Superblock;
 use runtime::prng::Prng;
@@ -54,7 +55,7 @@ const LABELS_BYTES: u64 = 128 << 10;
 /// Slices for disk groups that come, besides those that others have left.
 const FREE_SLICES: u64 = 3;
 /// Disk groups that come and go in one life, at most.
-const CHANGES_MAX: u64 = 3;
+const CHANGES_MAX: u64 = 7;
 /// Times that a placement is set in one life, at most.
 const PLACEMENTS_MAX: u64 = 2;
 /// Before each less than 2 to a power below this passes, in virtual nanoseconds.
@@ -202,9 +203,21 @@ impl Replacement {
     }
 }
 
-/// A disk group that comes or goes, or is preferred.
+/// A disk group that comes or goes, gets or loses a member, or is preferred.
 #[derive(Debug)]
 enum Change {
+    /// To the disk group of one of the members, but not of `stays`: which, modulo their number.
+    Attach {
+        which: u64,
+        stays: Option<u8>,
+        device: SharedDevice,
+        id: [u8; 16],
+    },
+    /// One of the same.
+    Detach {
+        which: u64,
+        stays: Option<u8>,
+    },
     Add(NewGroup),
     /// One of those that may: which, modulo their number.
     Remove {
@@ -244,6 +257,25 @@ fn make(pool: &Pool, change: Change, tally: &GroupTally) {
             Ok(_) => &tally.added,
             Err(_) => &tally.refused,
         },
+        Change::Attach { which, stays, device, id } => {
+            let Some(beside) = one_of(pool, which, stays, 0) else { return };
+            match pool.attach_member(beside, device, id) {
+                Ok(_) => &tally.attached,
+                Err(_) => &tally.refused,
+            }
+        }
+        Change::Detach { which, stays } => {
+            // Who checks a pool takes the members of the first for those that it was made on.
+            let Some(slot) = one_of(pool, which, stays, 1) else { return };
+            match pool.detach_member(slot, true) {
+                Ok(detached) => {
+                    // What it still says nobody believes.
+                    let _ = detached.blank();
+                    &tally.detached
+                }
+                Err(_) => &tally.refused,
+            }
+        }
         Change::Remove { which, stays } => {
             let groups = pool.status().groups;
             let is_online = |state| state == DiskGroupState::Online;
@@ -266,6 +298,18 @@ fn make(pool: &Pool, change: Change, tally: &GroupTally) {
         }
     };
     count.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Returns the slot of a member of a disk group that is a single or a mirror, from number `first`
+/// on, but not of `stays`: `which`, modulo their number.
+fn one_of(pool: &Pool, which: u64, stays: Option<u8>, first: u8) -> Option<usize> {
+    let groups = pool.status().groups;
+    let is_it = |layout| matches!(layout, Layout::Single | Layout::Mirror);
+    let may = groups.iter().filter(|it| it.number >= first && Some(it.number) != stays);
+    let may = may.filter(|group| is_it(group.layout));
+    let slots: Vec<usize> = may.flat_map(|group| group.slots.iter()).collect();
+    let at = which.checked_rem(u64_of(slots.len()))?;
+    slots.get(usize_of(at)).copied()
 }
 
 impl Members {
@@ -307,9 +351,9 @@ impl Members {
             read.ok().map(|read| read.current)
         };
         let age = |label: &Superblock| (label.membership().number, label.sequence);
-        // The first disk group never leaves.
-        let first = (0..self.kind.groups()[0].width).filter(|number| !self.is_weak(*number));
-        let newest = first.filter_map(label).max_by_key(age);
+        // Any may have the last update alone; of one that was taken out it is older.
+        let all = (0..Members::slices(self.kind)).filter(|number| !self.is_weak(*number));
+        let newest = all.filter_map(label).max_by_key(age);
         let is_member = |number: &u64| {
             let id = label(*number).map(|label| label.device_id());
             let members = newest.iter().flat_map(|label| &label.members);
@@ -373,8 +417,13 @@ impl Members {
             let after_ns = random.below(1 << power);
             let shape = comes[usize_of(random.below(u64_of(comes.len())))];
             let stays = self.weak.map(|(_, group)| group);
-            let change = if random.one_in(2) {
+            let change = if random.one_in(3) {
                 Change::Remove { which: random.next_u64(), stays }
+            } else if random.one_in(3) {
+                Change::Detach { which: random.next_u64(), stays }
+            } else if random.one_in(3) && !free.is_empty() {
+                let device = self.slice(device, free.remove(0));
+                Change::Attach { which: random.next_u64(), stays, device, id: id_of(random) }
             } else if usize_of(shape.width) <= free.len() {
                 let own = free.drain(..usize_of(shape.width)).collect();
                 Change::Add(self.new_group(device, shape, own, random))

@@ -92,6 +92,10 @@ pub struct GroupTally {
     pub refused: AtomicU64,
     /// Times that the placement of the root directory was set.
     pub placed: AtomicU64,
+    /// Members that were attached to a disk group.
+    pub attached: AtomicU64,
+    /// Those that were taken out of one.
+    pub detached: AtomicU64,
 }
 
 /// A pool that is open. Dropped without an orderly end, unless it was closed: the power is cut.
@@ -272,6 +276,10 @@ pub struct SeedReport {
     pub groups_gone: u64,
     /// Times that what is made in the root directory was given another placement.
     pub placements: u64,
+    /// Members attached to a disk group.
+    pub attached: u64,
+    /// Those taken out of one.
+    pub detached: u64,
     /// Hash of every decision, and of what each cut left: equal for equal runs.
     pub trace_hash: u64,
     /// What ended it early.
@@ -313,6 +321,10 @@ pub struct Report {
     pub groups_gone: u64,
     /// Times that what is made in the root directory was given another placement.
     pub placements: u64,
+    /// Members attached to a disk group.
+    pub attached: u64,
+    /// Those taken out of one.
+    pub detached: u64,
     /// What was found, by seed.
     pub findings: Vec<Finding>,
 }
@@ -335,6 +347,8 @@ impl Report {
         self.groups_leaving += seed.groups_leaving;
         self.groups_gone += seed.groups_gone;
         self.placements += seed.placements;
+        self.attached += seed.attached;
+        self.detached += seed.detached;
         self.findings.extend(seed.finding.clone());
     }
 }
