@@ -117,6 +117,10 @@ impl<'a> Lives<'a> {
             if self.ground.has_members(self.report.seed) {
                 let image = life.device.image();
                 planned = LifeFault::draw_space(&mut self.random, &image);
+                if life.has_planned_cut {
+                    // The power may go before the pool is full.
+                    planned = LifeFault::None;
+                }
             } else if !life.has_planned_cut {
                 let image = life.device.image();
                 planned = LifeFault::draw(&mut self.random, &image, is_last, log);
