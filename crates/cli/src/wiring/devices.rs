@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{MemberStatus, Pool, PoolStatus, SpareStatus};
+use format::members::Layout;
 use storage::device::{Device, FileDevice, FileOptions, RequestKind};
 use storage::pool::check_writable;
 use storage::volume::{ReplaceError, ReturnError, SpareError};
@@ -118,11 +119,27 @@ pub(super) fn facts_of(status: &MemberStatus, pool: &PoolStatus) -> DeviceFacts 
 
 /// Returns the device that `name` names: by its path, slot or id.
 pub(super) fn named(served: &Served, name: &str) -> Result<DeviceFacts, BackendError> {
-    list(&served.pool).into_iter().find(|device| is_called(device, name)).ok_or_else(|| {
+    let found = the_one(list(&served.pool), name).map_err(|words| failed(&served.path, words))?;
+    found.ok_or_else(|| {
         let pool = served.path.display();
         let words = format!("there is no device {name}: `holdfast device list {pool}` shows them");
         failed(&served.path, words)
     })
+}
+
+/// Returns the one of `devices` that `name` names; what to do where it names several: a member that
+/// is away has the path that it had last, and another device may have that by now.
+fn the_one(devices: Vec<DeviceFacts>, name: &str) -> Result<Option<DeviceFacts>, String> {
+    let mut found: Vec<DeviceFacts> =
+        devices.into_iter().filter(|device| is_called(device, name)).collect();
+    if found.len() > 1 {
+        let each = |device: &DeviceFacts| {
+            format!("slot {} ({}, {}, id {})", device.slot, device.path, device.state, device.id)
+        };
+        let all: Vec<String> = found.iter().map(each).collect();
+        return Err(format!("{name} names {}: say which by its id", all.join(" and ")));
+    }
+    Ok(found.pop())
 }
 
 fn is_called(device: &DeviceFacts, name: &str) -> bool {
@@ -155,7 +172,13 @@ fn add_spare(served: &Served, path: &Path, is_forced: bool) -> Result<(), Backen
     let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
     let was_there = path.exists();
     served.forget_unused();
-    let device = device_for(served, path, is_forced, "device add --spare --force")?;
+    // What the smallest member has for which it could stand in: which it does is seen then.
+    let status = served.pool.status();
+    let is_of_use = |layout: Layout| matches!(layout, Layout::Mirror | Layout::Raid5 { .. });
+    let groups = status.groups.iter().filter(|group| is_of_use(group.layout));
+    let needed = groups.map(|group| group.member_bytes).min();
+    let needed = needed.unwrap_or(status.geometry.member_bytes());
+    let device = device_for(path, needed, is_forced, "device add --spare --force")?;
     let added = served.pool.add_spare(Arc::<FileDevice>::clone(&device), id);
     added.map_err(|error| {
         // Where there was nothing before, nothing is left behind.
@@ -200,7 +223,7 @@ fn fail(served: &Served, name: &str) -> Result<(), BackendError> {
 /// Brings back the device that `name` names: a member that is away, or a path at which one is now.
 fn online(served: &Served, name: &str) -> Result<(), BackendError> {
     let words = |error: &dyn std::fmt::Display| failed(&served.path, error);
-    let known = list(&served.pool).into_iter().find(|device| is_called(device, name));
+    let known = the_one(list(&served.pool), name).map_err(|error| words(&error))?;
     if let Some(device) = known.as_ref().filter(|device| device.state == "online") {
         return Err(words(&format!("{} is online: there is nothing to bring back", device.path)));
     }
@@ -216,10 +239,15 @@ fn online(served: &Served, name: &str) -> Result<(), BackendError> {
     {
         return Ok(());
     }
-    // What was opened before has failed, and is locked: it is opened anew.
-    for slot in served.pool.members().iter().map(|member| member.slot) {
-        if let Some(name) = served.pool.let_go_of_member(slot).map_err(|error| words(&error))? {
-            served.watch_no_more(Path::new(&name));
+    // What was opened before has failed, and is locked: it is opened anew. Others stay as they
+    // are, unless nobody knows which it is: then one that does not answer keeps no other away.
+    let members = served.pool.members();
+    let asked = members.iter().map(|member| member.slot);
+    for at in asked.filter(|at| slot.is_none_or(|slot| slot == *at)) {
+        match served.pool.let_go_of_member(at) {
+            Ok(name) => name.iter().for_each(|name| served.watch_no_more(Path::new(name))),
+            Err(error) if slot.is_some() => return Err(words(&error)),
+            Err(error) => tracing::warn!(slot = at, "{error}"),
         }
     }
     served.forget_unused();
@@ -249,7 +277,8 @@ fn replace(served: &Served, old: &str, new: &Path, is_forced: bool) -> Result<()
     let slot = slot_of(served, old)?;
     let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
     let was_there = new.exists();
-    let device = device_for(served, new, is_forced, "device replace --force")?;
+    let needed = bytes_in(served, slot);
+    let device = device_for(new, needed, is_forced, "device replace --force")?;
     let begun = served.pool.replace_member(slot, Arc::<FileDevice>::clone(&device), id);
     begun.map_err(|error| {
         // Where there was nothing before, nothing is left behind.
@@ -275,9 +304,7 @@ fn attach(
     let device = if was_there {
         blank(path, is_forced, "device add --mirror --force")?
     } else {
-        let status = served.pool.status();
-        let group = status.groups.iter().find(|group| group.slots.contains(slot));
-        let needed = group.map_or(status.geometry.member_bytes(), |group| group.member_bytes);
+        let needed = bytes_in(served, slot);
         let size_bytes = size_bytes.unwrap_or(needed) & !4095;
         FileDevice::create(path, size_bytes, FileOptions::default())
             .map_err(|error| cannot_open(path, error))?
@@ -313,21 +340,26 @@ fn detach(served: &Served, name: &str, accepts_no_redundancy: bool) -> Result<()
     Ok(())
 }
 
-/// Opens the device that is to be a member or a spare, and refuses one that is used. `command`
-/// overwrites what is there.
+/// Returns how much of the member in `slot` the pool uses.
+fn bytes_in(served: &Served, slot: usize) -> u64 {
+    let status = served.pool.status();
+    let group = status.groups.iter().find(|group| group.slots.contains(slot));
+    group.map_or(status.geometry.member_bytes(), |group| group.member_bytes)
+}
+
+/// Opens the device that is to be a member or a spare, makes one of `needed` bytes where there is
+/// none, and refuses one that is used. `command` overwrites what is there.
 fn device_for(
-    served: &Served,
     new: &Path,
+    needed: u64,
     is_forced: bool,
     command: &str,
 ) -> Result<Arc<FileDevice>, BackendError> {
     if !new.exists() {
-        let size_bytes = served.pool.status().geometry.member_bytes();
-        return FileDevice::create(new, size_bytes, FileOptions::default())
+        return FileDevice::create(new, needed, FileOptions::default())
             .map_err(|error| cannot_open(new, error));
     }
     let device = blank(new, is_forced, command)?;
-    let needed = served.pool.status().geometry.member_bytes();
     if device.info().size_bytes < needed {
         let words = format!("{} bytes, and a member has {needed}", device.info().size_bytes);
         return Err(failed(new, format!("{words}: give a larger device")));
@@ -385,4 +417,35 @@ fn lacking(status: &PoolStatus) -> Option<String> {
         "data is missing with {missing}: files that had some of it there give an error, and \
          nothing is written to the others (`holdfast check` names those files)"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a path that two members have, of which one is away, acts on neither.
+    #[test]
+    fn a_name_of_several_devices_is_refused() {
+        let device = |slot: u64, path: &str, state: &str| DeviceFacts {
+            slot,
+            id: format!("{slot:032x}"),
+            path: path.to_owned(),
+            state: state.to_owned(),
+            ..DeviceFacts::default()
+        };
+        let all = || {
+            vec![
+                device(0, "/dev/sdd", "online"),
+                device(1, "/dev/sdb", "online"),
+                device(3, "/dev/sdd", "missing"),
+            ]
+        };
+        let words = the_one(all(), "/dev/sdd").expect_err("it is two");
+        assert!(words.contains("slot 0") && words.contains("slot 3 (/dev/sdd, missing"), "{words}");
+        let of = |name: &str| the_one(all(), name).expect("it is one").map(|it| it.slot);
+        assert_eq!(of("/dev/sdb"), Some(1));
+        assert_eq!(of("3"), Some(3));
+        assert_eq!(of(&format!("{:032x}", 0)), Some(0));
+        assert_eq!(of("/dev/sdx"), None);
+    }
 }
