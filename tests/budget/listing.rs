@@ -78,14 +78,15 @@ fn a_listing_with_attributes_looks_at_few_pages() {
     assert!(looks <= 40_000, "{looks} looks");
 }
 
-/// Goal: a long listing waits for the device in its first answers alone, and reads no page more for
-/// that. Method: pages read in answers and behind them.
+/// Goal: a long listing waits for the device in its first answers alone, and asks for next to
+/// nothing more for that: pages next to each other are one request, and which are asked for
+/// together differs. Method: requests in answers and behind them.
 #[test]
 fn a_listing_finds_its_inodes_read_behind_the_last_answer() {
     let (alone, _) = pages_read(FILES, 256 << 20, false);
     let (all, behind) = pages_read(FILES, 256 << 20, true);
     println!("{FILES} names: {all} pages, {behind} of them behind answers; {alone} without");
-    assert_eq!(all, alone);
+    assert!(all <= alone + alone / 100, "{all} requests, without {alone}");
     // Those of the first two, and of the names of a page that did not fit in them.
     assert!(all - behind <= 600, "{} in answers", all - behind);
 }

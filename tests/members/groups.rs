@@ -174,6 +174,45 @@ fn a_full_pool_that_is_added_to_has_room_for_maps() {
     }
 }
 
+/// Goal: room that lies in holes is found, where the first disk group keeps more segments for
+/// metadata than the cleaner waits for (G8). Method: both disk groups are filled, and every second
+/// file goes.
+#[test]
+fn holes_of_a_pool_of_two_groups_are_found() {
+    let bytes = 72 << 20;
+    let devices = devices_of(vec![Image::blank(bytes); 2]);
+    let mut options = CreateOptions::new(bytes, [5; 64]);
+    options.geometry.journal_bytes = Some(1 << 20);
+    options.geometry.segment_bytes = Some(128 << 10);
+    let first = shared(&devices[..1]);
+    Pool::create_on(&first, Layout::Single, &ManualClock::new(), &options).expect("it fits");
+    let devices = devices_of(devices.iter().map(|device| device.image()).collect());
+    let pool = open(&devices[..1]).expect("it was closed");
+    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    let (caller, bytes) = (Caller::root(), 48 << 10);
+    let name = |number: usize| format!("f{number}");
+    let fits = |number: &usize| put(&pool, &name(*number), &content(*number, 0, bytes)).is_ok();
+    let filled = (0..5000).take_while(fits).count();
+    assert!((1000..4000).contains(&filled), "{filled}");
+    for number in (0..filled).step_by(2) {
+        let name = name(number);
+        let ino = pool.lookup(&caller, pool.root(), name.as_bytes()).expect("it is there").ino;
+        pool.unlink(&caller, pool.root(), name.as_bytes(), None).expect("it is there");
+        pool.forget(ino, 3);
+    }
+    pool.checkpoint().expect("nothing fails");
+    let (_, available) = space(&pool);
+    let more = usize::try_from(available).expect("small") * 4096 / bytes / 3;
+    assert!(more > 200, "{more}");
+    for number in 10_000..10_000 + more {
+        put(&pool, &name(number), &content(number, 0, bytes))
+            .unwrap_or_else(|error| panic!("file {number} of {more}: {error}"));
+    }
+    pool.close().expect("nothing fails");
+    drop(pool);
+    check_all(&devices, "holes");
+}
+
 /// Goal: what cannot be added is refused, and nothing is written for it.
 #[test]
 fn what_cannot_be_added_is_refused() {

@@ -410,6 +410,7 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "roles::a_member_of_the_metadata_mirror_is_made_whole_beside_stripes",
     ),
+    ("HolesNotSought", "members", "groups::holes_of_a_pool_of_two_groups_are_found"),
     ("FirstGroupNotCounted", "members", "groups::a_full_pool_that_is_added_to_has_room_for_maps"),
     ("LeavingIsRoom", "members", "removal::writers_get_no_room_that_a_removal_needs"),
     ("LeavingIsRoomAgain", "members", "removal::an_addition_gives_no_room_of_what_leaves"),

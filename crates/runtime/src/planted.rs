@@ -181,6 +181,7 @@ bugs! {
     MetadataRoomForgotten: "Writers are promised map pages for which there is no room (G7).",
     PieceOfFixedRegionSkipped:
         "A rebuild of a mirror beside stripes passes over the piece in which fixed regions end.",
+    HolesNotSought: "Where little is free in any disk group the cleaner looks for no holes (G8).",
     FirstGroupNotCounted: "Promises count on holes of the first disk group for metadata (G8).",
     LeavingIsRoom: "A disk group that leaves counts as room for writers (GR3).",
     LeavingIsRoomAgain: "A disk group that leaves counts as room once another is added (GR3).",

@@ -62,6 +62,20 @@ fn hex(id: [u8; 16]) -> String {
 
 /// Does what `request` asks of the devices; `None`: it asks for something else.
 pub(super) fn change(served: &Served, request: &Request) -> Option<Result<(), BackendError>> {
+    let is_of_members = matches!(
+        request,
+        Request::DeviceFail { .. }
+            | Request::DeviceReplace { .. }
+            | Request::DeviceOnline { .. }
+            | Request::DeviceAdd { .. }
+            | Request::DeviceRemove { .. }
+            | Request::DeviceAttach { .. }
+            | Request::DeviceDetach { .. }
+    );
+    // Each writes labels.
+    if let (true, Err(error)) = (is_of_members, served.pool.check_members_change()) {
+        return Some(Err(failed(&served.path, error)));
+    }
     if let Request::DeviceFail { device } = request {
         Some(fail(served, device))
     } else if let Request::DeviceReplace { old, new, is_forced } = request {

@@ -11,7 +11,7 @@ use runtime::planted::{self, Planted};
 
 use super::disk_groups::{capacity_of, kept_of};
 use super::policy::{SegmentName, SegmentView};
-use super::{Allocator, State, Urgency, reserve_of};
+use super::{Allocator, LOW_SEGMENTS, State, Urgency, reserve_of};
 use crate::error::{FsError, FsResult};
 
 /// Fragments that may be changed in so many places that each has a page of a map.
@@ -20,6 +20,17 @@ const SCATTERED_MAX: u64 = 1024;
 /// Returns what one promise of `fragments` may come to in pages, in fragments.
 fn pages_for(fragments: u64) -> u64 {
     fragments.min(SCATTERED_MAX) + fragments / POINTERS_PER_PAGE
+}
+
+/// What the first disk group has left for metadata where it has data too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FirstHas {
+    /// As many segments as are kept there for it.
+    Enough,
+    /// Fewer, and data finds room in others.
+    LessThanOthers,
+    /// Fewer, and there is little room anywhere: what is free may lie in holes.
+    Little,
 }
 
 /// In fragments.
@@ -122,31 +133,36 @@ impl Allocator {
     /// Whether the first disk group has data beside all metadata, and others give data room too.
     fn shares_first(&self, state: &State) -> bool {
         let is_planted = planted::is(Planted::FirstGroupNotCounted);
-        state.shares.len() > 1 && self.gives_data(state, 0) && !is_planted
+        let others_give = (1..state.shares.len()).any(|at| self.gives_data(state, at));
+        others_give && self.gives_data(state, 0) && !is_planted
     }
 
-    /// G8: whether the first disk group, which has data too, has fewer segments left for metadata
-    /// than data leaves it, and others have room for that data.
+    /// G8: returns what the first disk group, which has data too, has left for metadata.
     ///
     /// # Errors
     ///
     /// See [`Allocator::free_segments`].
-    pub(crate) fn is_first_short(&self) -> FsResult<bool> {
+    pub(crate) fn first_has(&self) -> FsResult<FirstHas> {
         let mut state = self.state.lock();
         if !self.shares_first(&state) {
-            return Ok(false);
+            return Ok(FirstHas::Enough);
         }
         let kept = kept_of(self.geometry());
         if self.count_free_in(&mut state, 0, kept)? >= kept {
-            return Ok(false);
+            return Ok(FirstHas::Enough);
         }
         let mut elsewhere = 0;
         for at in 1..state.shares.len() {
-            if self.gives_data(&state, at) && elsewhere < kept {
-                elsewhere += self.count_free_in(&mut state, at, kept - elsewhere)?;
+            if self.gives_data(&state, at) && elsewhere < LOW_SEGMENTS {
+                elsewhere += self.count_free_in(&mut state, at, LOW_SEGMENTS - elsewhere)?;
             }
         }
-        Ok(elsewhere >= kept)
+        let has_others = elsewhere >= LOW_SEGMENTS;
+        Ok(match has_others {
+            true => FirstHas::LessThanOthers,
+            false if planted::is(Planted::HolesNotSought) => FirstHas::Enough,
+            false => FirstHas::Little,
+        })
     }
 
     /// Returns the one of `candidates` in the first disk group of which the least must be copied.
@@ -180,7 +196,9 @@ impl Allocator {
             Urgency::System => return Ok(()),
         };
         let of_segment = u64::from(geometry.metadata_fragments().max(1));
-        let wanted = state.promised + pages_for(fragments) + u64::from(kept) * of_segment;
+        // Pages of a long run come as it is installed, and data goes from there meanwhile.
+        let pages = pages_for(fragments).min(u64::from(kept_of(geometry) / 2) * of_segment);
+        let wanted = state.promised + pages + u64::from(kept) * of_segment;
         let pages = state.spare.known() * u64::from(geometry.page_fragments());
         let Some(missing) = wanted.checked_sub(pages) else { return Ok(()) };
         let enough = u32::try_from(missing.div_ceil(of_segment)).unwrap_or(u32::MAX);

@@ -272,7 +272,8 @@ impl Allocator {
     }
 
     /// Whether space of group `number` can be given out: it is loaded if need be. One that cannot
-    /// be read gives nothing, and keeps nobody from the others; it is asked once.
+    /// be read gives nothing, and keeps nobody from the others; it is asked again after some
+    /// minutes, for it may have been mended.
     ///
     /// # Errors
     ///
@@ -291,6 +292,7 @@ impl Allocator {
             }
             Err(error) if planted::is(Planted::UnreadGroupStopsAll) => Err(error),
             Err(error) => {
+                self.journal.check_alive()?;
                 tracing::error!(
                     %error,
                     group = number,

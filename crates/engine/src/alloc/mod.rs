@@ -45,6 +45,7 @@ mod preference;
 mod shortage;
 mod spare;
 
+pub(crate) use apart::FirstHas;
 pub(crate) use disk_groups::{CanLeave, Found};
 pub(crate) use extent::{Extent, Extents};
 pub(crate) use level::Level;
@@ -131,6 +132,7 @@ struct State {
     groups: BTreeMap<u32, Group>,
     /// Those that could not be read when space was looked for.
     unread: BTreeSet<u32>,
+    ticks: u64,
     /// Fragments in use of groups that are not in memory, as far as somebody asked.
     used_at_rest: BTreeMap<u32, u32>,
     used: u64,
@@ -234,6 +236,7 @@ impl Allocator {
         let state = State {
             groups: BTreeMap::new(),
             unread: BTreeSet::new(),
+            ticks: 0,
             used_at_rest: BTreeMap::new(),
             used,
             promised: 0,

@@ -22,6 +22,8 @@ use crate::error::FsResult;
 const COUNTED_AT_OPEN: u32 = 16;
 /// Groups that are counted at a tick: 1 TiB in about a minute.
 const COUNTED_AT_TICK: u32 = 4;
+/// Ticks after which groups that could not be read are asked again: about five minutes.
+const UNREAD_TICKS: u64 = 1200;
 
 /// What the metadata segments of a group have left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,8 +127,15 @@ impl Allocator {
         self.count_groups(COUNTED_AT_OPEN);
     }
 
-    /// Counts the free pages of a few more groups, if there are any that are not counted.
+    /// Counts the free pages of a few more groups, if there are any that are not counted. Called
+    /// at each tick.
     pub(crate) fn count_more(&self) {
+        let mut state = self.state.lock();
+        state.ticks += 1;
+        if state.ticks.is_multiple_of(UNREAD_TICKS) {
+            state.unread.clear();
+        }
+        drop(state);
         self.count_groups(COUNTED_AT_TICK);
     }
 

@@ -18,7 +18,7 @@ use storage::device::{AlignedBuffer, Purpose};
 use super::gauge::{CleanerCounts, CleanerGauge, Gauge};
 use super::{Budget, Job, Step};
 use crate::alloc::policy::{CleaningPolicy, CostBenefit, Thorough};
-use crate::alloc::{LOW_SEGMENTS, SegmentId};
+use crate::alloc::{FirstHas, LOW_SEGMENTS, SegmentId};
 use crate::buffer::io;
 use crate::convert::{narrow, wide};
 use crate::error::{FsError, FsResult};
@@ -27,7 +27,7 @@ use crate::vnode::{Content, Core, Empties, Moves};
 
 /// Segments that are cleaned between two checkpoints: the cleaner has so many to copy into.
 const SEGMENTS_PER_SETTLING: usize = 4;
-/// Segments of the first disk group that one call empties because metadata wants room there.
+/// Segments that one call empties because metadata wants room in the first disk group.
 const FIRST_EMPTIED_MAX: u32 = 32;
 /// Segments that one call cleans at most where nobody waits for more: it is a step of a job.
 const SEGMENTS_PER_STEP: usize = 24;
@@ -41,6 +41,8 @@ const READ_BYTES: usize = 128 << 10;
 pub(crate) struct Cleaner {
     segments: AtomicU64,
     read_fragments: AtomicU64,
+    /// Blocks that had been placed, and one, when nothing was found for the first disk group.
+    fruitless_at: AtomicU64,
     gauge: crate::sync::Mutex<Gauge>,
     /// Held by whoever cleans.
     running: crate::sync::Mutex<()>,
@@ -55,8 +57,18 @@ impl Job for Cleaner {
     fn step(&self, core: &Core, now_ns: u64, _budget: Budget) -> FsResult<Step> {
         self.gauge.lock().note(now_ns, self.counts(core));
         let alloc = &core.store.alloc;
-        if alloc.free_segments(2 * LOW_SEGMENTS)? < 2 * LOW_SEGMENTS || alloc.is_first_short()? {
+        if alloc.free_segments(2 * LOW_SEGMENTS)? < 2 * LOW_SEGMENTS {
             core.reclaim()?;
+        } else if alloc.first_has()? != FirstHas::Enough {
+            // Until something is written nothing else can be found.
+            let placed = core.segments.placed() + 1;
+            if self.fruitless_at.load(Ordering::Relaxed) != placed {
+                let before = self.segments.load(Ordering::Relaxed);
+                core.reclaim()?;
+                let is_fruitless = self.segments.load(Ordering::Relaxed) == before;
+                let at = if is_fruitless { core.segments.placed() + 1 } else { 0 };
+                self.fruitless_at.store(at, Ordering::Relaxed);
+            }
         }
         Ok(Step::Wait)
     }
@@ -146,20 +158,25 @@ impl Cleaner {
         let (mut tried, mut of_first_left) = (BTreeSet::new(), FIRST_EMPTIED_MAX);
         for attempt in 1..=attempts_max {
             let has_enough = core.store.alloc.free_segments(enough)? >= enough;
-            let is_first_short = of_first_left > 0 && core.store.alloc.is_first_short()?;
-            if has_enough && !is_first_short {
+            let first_has = match of_first_left {
+                0 => FirstHas::Enough,
+                _ => core.store.alloc.first_has()?,
+            };
+            if has_enough && first_has == FirstHas::Enough {
                 break;
             }
             let mut candidates = core.store.alloc.candidates();
             candidates.retain(|view| !tried.contains(&view.segment));
             // G8: whatever lies there, it makes room where it is wanted.
-            let chosen = match has_enough {
-                true => {
-                    of_first_left -= 1;
+            let chosen = match first_has {
+                FirstHas::LessThanOthers if has_enough => {
                     core.store.alloc.least_of_first(&candidates)
                 }
-                false => policy.choose(&candidates),
+                FirstHas::Enough | FirstHas::LessThanOthers | FirstHas::Little => {
+                    policy.choose(&candidates)
+                }
             };
+            of_first_left -= u32::from(has_enough);
             let Some(chosen) = chosen else { break };
             tried.insert(chosen);
             match self.clean_segment(core, chosen.into(), moves) {

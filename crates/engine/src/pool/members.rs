@@ -11,7 +11,7 @@ use storage::volume::{
 };
 
 use super::Pool;
-use crate::error::FsResult;
+use crate::error::{FsError, FsResult};
 use crate::jobs::{Rebuild, RebuildCounts, RebuildReport, Scrub, ScrubReport};
 
 /// What `status` tells of a member.
@@ -93,6 +93,21 @@ impl Pool {
         if let SpareError::Device(cause) | SpareError::Unfit(ReplaceError::Device(cause)) = error {
             self.stop_writing(cause);
         }
+    }
+
+    /// Refuses a change of the members where the pool takes none: it has stopped writing, and then
+    /// another machine may have it by now, or it is open for reading alone.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::ReadOnly`], or why the pool has stopped.
+    pub fn check_members_change(&self) -> FsResult<()> {
+        self.core.store.journal.check_alive()?;
+        if self.is_read_only {
+            let reason = "the pool is open for reading alone".to_owned();
+            return Err(FsError::ReadOnly { reason });
+        }
+        Ok(())
     }
 
     /// Makes the spare called `id` one no longer, and takes its label off.

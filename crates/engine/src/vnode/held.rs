@@ -466,7 +466,10 @@ impl Core {
             let is_born_then = it.pointer.birth == moving.entry.birth;
             is_born_then && part.is_some_and(|part| it.pointer.verifies(part))
         };
-        pointers.all(is_of) || planted::is(Planted::MoveTakesWhatLiesThereNow)
+        // Who takes a neighbour for a part of a block takes it unseen.
+        let is_planted = planted::is(Planted::MoveTakesWhatLiesThereNow)
+            || planted::is(Planted::MoveTakesNeighbour);
+        pointers.all(is_of) || is_planted
     }
 
     /// Does `work` with the files `numbers` of a whole family locked, in a transaction if one is
