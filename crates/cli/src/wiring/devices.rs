@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{MemberStatus, Pool, PoolStatus, SpareStatus};
-use format::members::Layout;
+use format::members::{Layout, MemberState};
 use storage::device::{Device, FileDevice, FileOptions, RequestKind};
 use storage::pool::check_writable;
-use storage::volume::{ReplaceError, ReturnError, SpareError};
+use storage::volume::{AttachError, ReplaceError, ReturnError, SpareError};
 
 use super::blank::what_is_there;
 use super::neighbours::ThisMachine;
@@ -195,8 +195,10 @@ fn add_spare(served: &Served, path: &Path, is_forced: bool) -> Result<(), Backen
     let device = device_for(path, needed, is_forced, "device add --spare --force")?;
     let added = served.pool.add_spare(Arc::<FileDevice>::clone(&device), id);
     added.map_err(|error| {
-        // Where there was nothing before, nothing is left behind.
-        if !was_there {
+        // Where there was nothing before, nothing is left behind, unless labels may list it.
+        let may_be_listed =
+            matches!(error, SpareError::Device(_) | SpareError::Unfit(ReplaceError::Device(_)));
+        if !was_there && !may_be_listed {
             let _ = std::fs::remove_file(path);
         }
         let is_single = matches!(error, SpareError::Unfit(ReplaceError::NotSeveral));
@@ -295,14 +297,14 @@ fn replace(served: &Served, old: &str, new: &Path, is_forced: bool) -> Result<()
     let device = device_for(new, needed, is_forced, "device replace --force")?;
     let begun = served.pool.replace_member(slot, Arc::<FileDevice>::clone(&device), id);
     begun.map_err(|error| {
-        // Where there was nothing before, nothing is left behind.
-        if !was_there {
+        // Where there was nothing before, nothing is left behind, unless labels may list it.
+        if !was_there && !matches!(error, ReplaceError::Device(_)) {
             let _ = std::fs::remove_file(new);
         }
         refused(served, &error)
     })?;
     served.watch(new, device);
-    Ok(())
+    check_joined(served, slot, new)
 }
 
 /// Makes the device at `path` a further copy of the one that `beside` names.
@@ -324,15 +326,31 @@ fn attach(
             .map_err(|error| cannot_open(path, error))?
     };
     let attached = served.pool.attach_member(slot, Arc::<FileDevice>::clone(&device), id);
-    attached.map_err(|error| {
-        // Where there was nothing before, nothing is left behind.
-        if !was_there {
+    let slot = attached.map_err(|error| {
+        // Where there was nothing before, nothing is left behind, unless labels may list it.
+        if !was_there && !matches!(error, AttachError::Unfit(ReplaceError::Device(_))) {
             let _ = std::fs::remove_file(path);
         }
         failed(&served.path, error)
     })?;
     served.watch(path, device);
-    Ok(())
+    check_joined(served, slot, path)
+}
+
+/// Tells of a device that failed as its own label was written: the others list it as failed.
+fn check_joined(served: &Served, slot: usize, path: &Path) -> Result<(), BackendError> {
+    let members = served.pool.members();
+    let has_failed =
+        |status: &MemberStatus| status.slot == slot && status.member.state == MemberState::Failed;
+    if !members.iter().any(has_failed) {
+        return Ok(());
+    }
+    let pool = served.path.display();
+    let words = format!(
+        "it failed as it joined: `holdfast device replace {pool} {slot} NEW` puts another in its \
+         place, `holdfast device remove {pool} {slot}` gives the place up"
+    );
+    Err(failed(path, words))
 }
 
 /// Takes the member that `name` names out of its mirror.
