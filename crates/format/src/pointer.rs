@@ -293,7 +293,7 @@ impl BlockPointer {
 }
 
 /// Returns the check of `data`, the stored part of a block of `block_bytes`.
-fn check_of(block_bytes: usize, data: &[u8]) -> (CheckKind, [u32; 4]) {
+pub(crate) fn check_of(block_bytes: usize, data: &[u8]) -> (CheckKind, [u32; 4]) {
     if block_bytes == QUARTERED_BLOCK_BYTES {
         (CheckKind::Quarters, quarters_of(data))
     } else {

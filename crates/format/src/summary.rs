@@ -25,6 +25,7 @@ use crate::ids::{AnodeNo, Epoch, FilesetId, Generation, Lsn, Place, PoolId};
 use crate::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PageBytes, PageHeader, PageKind, PageOwner, read_u64, stamp,
 };
+use crate::pointer::check_of;
 
 /// Entries of a summary page.
 pub const ENTRIES_PER_SUMMARY: usize = 62;
@@ -209,6 +210,12 @@ fn seal_of(secret: &[u8; 16], place: Place, incarnation: Epoch, lsn: Lsn) -> u64
 }
 
 impl SummaryEntry {
+    /// Whether `bytes`, what is stored of the block, are those that it was listed with.
+    #[must_use]
+    pub fn verifies(&self, bytes: &[u8]) -> bool {
+        check_of(1 << self.block_shift.min(20), bytes).1 == self.check
+    }
+
     fn encode(&self) -> [u8; SUMMARY_ENTRY_BYTES] {
         zerocopy::transmute!(SummaryEntryDisk {
             kind: self.kind.code(),

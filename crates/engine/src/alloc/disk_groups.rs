@@ -175,7 +175,9 @@ fn front_of(geometry: &Geometry) -> u32 {
 
 /// Returns the segments of the first disk group that no data takes while another has room (GR1).
 pub(super) fn kept_of(geometry: &Geometry) -> u32 {
-    let segments: u32 = (0..geometry.group_count).map(|group| geometry.segments_of(group)).sum();
+    // Asked for each promise: all groups but the last have as many.
+    let last = geometry.group_count.saturating_sub(1);
+    let segments = last * geometry.segments_of(0) + geometry.segments_of(last);
     (segments / KEPT_SHARE).clamp(KEPT_MIN, KEPT_MAX)
 }
 

@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use format::ids::{Epoch, Place};
 use format::page::PAGE_BYTES;
-use format::pointer::BlockPointer;
 use format::summary::{Summary, SummaryEntry, SummaryKind};
 
 use runtime::planted::{self, Planted};
@@ -76,20 +75,13 @@ pub(super) struct Listed {
 impl Listed {
     /// Whether `bytes` are what the block is.
     pub(super) fn is_it(&self, bytes: &[u8]) -> bool {
-        is_block(&self.entry, self.place, bytes)
+        self.entry.verifies(bytes)
     }
 
     /// Whether the block is what it is in the bytes of its segment.
     pub(super) fn is_in(&self, segment: &[u8]) -> bool {
         segment.get(self.range.clone()).is_some_and(|bytes| self.is_it(bytes))
     }
-}
-
-/// Whether `bytes`, from `place`, are the block that `entry` lists.
-pub(super) fn is_block(entry: &SummaryEntry, place: Place, bytes: &[u8]) -> bool {
-    let block_bytes = 1_usize << entry.block_shift.min(20);
-    let pointer = BlockPointer::to_data(place, entry.fragments, entry.birth, block_bytes, bytes);
-    pointer.check == entry.check
 }
 
 /// Returns the summary in a page at `place`.

@@ -163,12 +163,7 @@ impl Pool {
     ///
     /// See [`DiskGroupError`].
     pub fn remove_disk_group(&self, number: u8) -> Result<(), DiskGroupError> {
-        let journal = &self.core.store.journal;
-        journal.check_alive()?;
-        if self.is_read_only {
-            let reason = "it was opened read-only".to_owned();
-            return Err(FsError::ReadOnly { reason }.into());
-        }
+        self.check_members_change()?;
         if number == 0 {
             return Err(DiskGroupError::First);
         }
@@ -197,7 +192,7 @@ impl Pool {
             }
             CanLeave::Yes => changing.begin_leaving(number).map_err(|error| {
                 if let AddGroupError::Device(cause) = &error {
-                    let _ = journal.fail(cause);
+                    self.stop_writing(cause);
                 }
                 error.into()
             }),
@@ -225,12 +220,7 @@ impl Pool {
     ///
     /// See [`DiskGroupError`].
     pub fn add_disk_group(&self, new: &NewGroup) -> Result<u8, DiskGroupError> {
-        let journal = &self.core.store.journal;
-        journal.check_alive()?;
-        if self.is_read_only {
-            let reason = "it was opened read-only".to_owned();
-            return Err(FsError::ReadOnly { reason }.into());
-        }
+        self.check_members_change()?;
         let mut superblock = self.superblock.lock();
         let (volume, alloc) = (self.volume(), &self.core.store.alloc);
         let changing = volume.changing();
@@ -245,7 +235,7 @@ impl Pool {
         drop(superblock);
         let number = added.inspect_err(|error| {
             if let DiskGroupError::Add(AddGroupError::Device(cause)) = error {
-                let _ = journal.fail(cause);
+                self.stop_writing(cause);
             }
         })?;
         if is_late {
@@ -264,12 +254,7 @@ impl Pool {
     ///
     /// See [`DiskGroupError`].
     pub fn grow_disk_group(&self, number: u8) -> Result<Room, DiskGroupError> {
-        let journal = &self.core.store.journal;
-        journal.check_alive()?;
-        if self.is_read_only {
-            let reason = "it was opened read-only".to_owned();
-            return Err(FsError::ReadOnly { reason }.into());
-        }
+        self.check_members_change()?;
         let mut superblock = self.superblock.lock();
         let volume = self.volume();
         let changing = volume.changing();
@@ -279,7 +264,7 @@ impl Pool {
             let ended = changing.end_growth(growing, &mut superblock);
             grown = Some(ended.inspect_err(|error| {
                 if let GrowError::Device(cause) = error {
-                    let _ = journal.fail(cause);
+                    self.stop_writing(cause);
                 }
             })?);
             Ok::<(), DiskGroupError>(())

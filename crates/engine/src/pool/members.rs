@@ -72,7 +72,7 @@ impl Pool {
     }
 
     /// T5: a label could not be written where it must be: nothing may be acknowledged any more.
-    fn stop_writing(&self, cause: &DeviceError) {
+    pub(super) fn stop_writing(&self, cause: &DeviceError) {
         let _ = self.core.store.journal.fail(cause);
     }
 
@@ -95,8 +95,8 @@ impl Pool {
         }
     }
 
-    /// Refuses a change of the members where the pool takes none: it has stopped writing, and then
-    /// another machine may have it by now, or it is open for reading alone.
+    /// Refuses a change of members or disk groups where the pool takes none: it has stopped writing,
+    /// and then another machine may have it by now, or it is open for reading alone.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl Pool {
     pub fn check_members_change(&self) -> FsResult<()> {
         self.core.store.journal.check_alive()?;
         if self.is_read_only {
-            let reason = "the pool is open for reading alone".to_owned();
+            let reason = "it was opened read-only".to_owned();
             return Err(FsError::ReadOnly { reason });
         }
         Ok(())

@@ -169,12 +169,7 @@ impl Core {
         let whole = Extent { place: from, fragments: entry.fragments };
         let mut buffer = AlignedBuffer::zeroed(self.stored_bytes(entry.fragments));
         let is_there = self.bytes_of(content, whole, &mut buffer).is_some();
-        let is_listed = |bytes: &[u8]| {
-            let block_bytes = 1_usize << entry.block_shift.min(20);
-            let fragments = entry.fragments;
-            let whole = BlockPointer::to_data(from, fragments, entry.birth, block_bytes, bytes);
-            whole.check == entry.check
-        };
+        let is_listed = |bytes: &[u8]| entry.verifies(bytes);
         if is_there && is_listed(&buffer) {
             return Ok(buffer);
         }
