@@ -95,8 +95,8 @@ impl Pool {
         }
     }
 
-    /// Refuses a change of members or disk groups where the pool takes none: it has stopped writing,
-    /// and then another machine may have it by now, or it is open for reading alone.
+    /// Refuses a change of members or disk groups where the pool takes none: it has stopped
+    /// writing, and then another machine may have it by now, or it is open for reading alone.
     ///
     /// # Errors
     ///
