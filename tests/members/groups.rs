@@ -88,6 +88,10 @@ fn what_is_written_after_a_group_was_added_lies_on_all_groups() {
         (RAID5, 3, Layout::Mirror, 2),
         (RAID5, 3, Layout::Single, 1),
         (RAID5, 3, STRIPE, 2),
+        (RAID5, 3, RAID5, 4),
+        (RAID5, 4, RAID5, 3),
+        (RAID5, 3, STRIPE, 5),
+        (STRIPE, 3, RAID5, 6),
         (STRIPE, 2, STRIPE, 2),
         (STRIPE, 2, RAID5, 3),
         (Layout::Mirror, 2, Layout::RoundRobin, 2),
@@ -223,7 +227,7 @@ fn what_cannot_be_added_is_refused() {
     let cases = [
         (group_of(&devices, Layout::Single, &[1, 2]), "a single of 2"),
         (group_of(&devices, Layout::Mirror, &[1]), "a mirror of 1"),
-        (group_of(&devices, RAID5, &[1, 2, 3]), "single or a mirror"),
+        (group_of(&devices, RAID5, &[1, 2, 3]), "made without stripes"),
         (group_of(&small, Layout::Single, &[0]), "too few"),
     ];
     for (group, words) in cases {

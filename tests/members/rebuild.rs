@@ -359,7 +359,7 @@ fn rows_with_a_joining_member_do_not_count_as_agreed() {
     let (volume, superblock) = Volume::open_members(opening).expect("all are there");
     let geometry = &superblock.geometry;
     let place = geometry.segment_place(0, geometry.segments_of(0) - 1);
-    let stripe = usize::try_from(geometry.stripe_fragments()).expect("small") * 4096;
+    let stripe = usize::try_from(geometry.stripe_fragments(0)).expect("small") * 4096;
     let agrees = || volume.agrees(Purpose::Cleaner, place, stripe);
     assert!(agrees(), "zeros agree");
     let new: SharedDevice = Arc::<SimDevice>::clone(&devices[count]);

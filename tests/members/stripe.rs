@@ -284,7 +284,7 @@ fn a_unit_of_a_lost_member_is_an_error_and_a_page_has_another_copy() {
     let geometry = &superblock.geometry;
     let last = geometry.segments_of(0) - 1;
     let (data, pages) = (geometry.segment_place(0, last - 1), geometry.segment_place(0, last));
-    let stripe = usize::try_from(geometry.stripe_fragments()).expect("small") * 4096;
+    let stripe = usize::try_from(geometry.stripe_fragments(0)).expect("small") * 4096;
     let written = AlignedBuffer::copy_of(&content(7, stripe));
     let write = |purpose, place, bytes: AlignedBuffer| {
         let data = vec![SharedBytes::from(bytes)];

@@ -136,7 +136,7 @@ impl Geometry {
     ) -> Option<GroupRange> {
         let room = member_bytes.checked_sub(2 * ADDED_GROUPS_OFFSET)?;
         let room = match stripe {
-            Some(shape) => (room >> shape.unit_shift).checked_mul(shape.data_bytes())?,
+            Some(shape) => shape.bytes_of_rows(room >> shape.unit_shift, self.segment_bytes()),
             None => room,
         };
         let group_segments = u64::from(self.group_fragments / self.segment_fragments.max(1));
@@ -230,8 +230,9 @@ impl Geometry {
         if of_each < range.count {
             let group_bytes = u64::from(self.group_fragments) << self.fragment_shift;
             let bytes = u64::from(of_each) * group_bytes;
-            let share =
-                |shape: StripeShape| (bytes / shape.data_bytes().max(1)) << shape.unit_shift;
+            let share = |shape: StripeShape| {
+                shape.rows_of_bytes(bytes, self.segment_bytes()) << shape.unit_shift
+            };
             member_bytes = 2 * ADDED_GROUPS_OFFSET + stripe.map_or(bytes, share);
         }
         let state = DiskGroupState::Adding;
@@ -307,10 +308,16 @@ impl Geometry {
         self.range_of(number).map(|range| range.disk_group)
     }
 
+    /// Returns how allocation group `number` lies in stripes; `None`: it does not.
+    #[must_use]
+    pub fn stripe_of(&self, number: u32) -> Option<StripeShape> {
+        self.range_of(number).map_or(self.first_stripe, |range| range.stripe)
+    }
+
     /// Whether allocation group `number` lies in stripes.
     #[must_use]
     pub fn is_striped(&self, number: u32) -> bool {
-        self.range_of(number).map_or(self.first_stripe, |range| range.stripe).is_some()
+        self.stripe_of(number).is_some()
     }
 
     /// Returns the bytes of the pool from the first to behind the last allocation group of an added
@@ -333,8 +340,8 @@ impl Geometry {
     /// Returns where the allocation groups of an added disk group in stripes of `shape` lie.
     #[must_use]
     pub fn added_stripes(&self, shape: StripeShape) -> Stripes {
-        let segment_rows = self.segment_bytes() / shape.data_bytes().max(1);
-        Stripes { shape, groups_offset: ADDED_GROUPS_OFFSET, segment_rows }
+        let segment_bytes = self.segment_bytes();
+        Stripes { shape, groups_offset: ADDED_GROUPS_OFFSET, segment_bytes }
     }
 
     /// Checks what was added (DG1): names what is wrong.

@@ -109,9 +109,9 @@ pub struct Geometry {
     pub group_table_offset: u64,
     /// First byte of group 0.
     pub groups_offset: u64,
-    /// Segments are whole stripes of this width, on whichever disk groups they lie; `None`: there
-    /// are no stripes.
-    pub stripe: Option<StripeWidth>,
+    /// Whether pages of metadata lie in the first halves of their segments alone, so that stripes
+    /// have room for two copies: where any disk group may lie in stripes.
+    pub pages_in_halves: bool,
     /// How the first disk group lies in stripes; `None`: it does not.
     pub first_stripe: Option<StripeShape>,
     /// Whether the first disk group may have data; metadata it has always.
@@ -138,7 +138,8 @@ pub struct GeometryOptions {
 /// The disk groups beside the first that a pool is made with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beside {
-    /// How wide the stripes of those are that lie in stripes: all alike.
+    /// How wide the stripes of the first of those are that lie in stripes: segments are whole ones
+    /// where the first disk group does not say how long they are.
     pub stripe: Option<StripeWidth>,
     /// What they have room for.
     pub bytes: u64,
@@ -236,7 +237,8 @@ impl Geometry {
         let narrow = |value: u64| u32::try_from(value).expect("options are checked");
         let whole = |shape: StripeShape| {
             let ends = groups_offset + 2 * SUPERBLOCK_AREA_BYTES;
-            ends + bytes.saturating_sub(ends) / shape.data_bytes() * shape.data_bytes()
+            let rows = shape.rows_of_bytes(bytes.saturating_sub(ends), segment_bytes);
+            ends + shape.bytes_of_rows(rows, segment_bytes)
         };
         let mut geometry = Geometry {
             device_bytes: first_stripe.map_or(bytes, whole),
@@ -250,7 +252,7 @@ impl Geometry {
             double_write_pages,
             group_table_offset,
             groups_offset,
-            stripe,
+            pages_in_halves: stripe.is_some(),
             first_stripe,
             first_has_data: true,
             added: Vec::new(),
@@ -279,6 +281,7 @@ impl Geometry {
     ///
     /// The name of the field.
     pub fn verify(&self) -> Result<(), &'static str> {
+        self.verify_segments()?;
         let region_ends = [
             self.journal_offset.checked_add(self.journal_bytes),
             self.double_write_offset
@@ -289,9 +292,6 @@ impl Geometry {
         let checks = [
             (self.device_bytes >= POOL_BYTES_MIN, "device_bytes"),
             (self.device_bytes <= POOL_BYTES_MAX, "device_bytes"),
-            ((10..=12).contains(&self.fragment_shift), "fragment_shift"),
-            (self.has_whole_stripes(), "segment_fragments"),
-            ((16..=4096).contains(&self.segment_fragments), "segment_fragments"),
             (self.group_fragments >= self.segment_fragments, "group_fragments"),
             (self.group_fragments <= 1 << 30, "group_fragments"),
             (self.group_fragments.is_multiple_of(self.segment_fragments.max(1)), "group_fragments"),
@@ -323,6 +323,18 @@ impl Geometry {
             return Err("group_count");
         }
         self.verify_added()
+    }
+
+    /// The same of what says how long segments are: with that alone it is known how much a disk
+    /// group in stripes has.
+    pub(crate) fn verify_segments(&self) -> Result<(), &'static str> {
+        let checks = [
+            ((10..=12).contains(&self.fragment_shift), "fragment_shift"),
+            (self.has_whole_segments(), "segment_fragments"),
+            ((16..=4096).contains(&self.segment_fragments), "segment_fragments"),
+        ];
+        let wrong = checks.into_iter().find(|(holds, _)| !holds);
+        wrong.map_or(Ok(()), |(_, field)| Err(field))
     }
 
     /// The descriptor has a bit for each page of segment usage too.

@@ -13,8 +13,11 @@
 //!
 //! A `stripe` is a `raid5` without the unit of parity. All else is the same of both.
 //!
+//! Each segment begins with a row of its own. One that is no whole number of rows ends in the
+//! middle of one: the rest of its rows is zeros that are no bytes of the pool.
+//!
 //! A metadata segment has no parity. The first copy of a page lies where data would, the second
-//! half a segment of rows further on another member. So its upper half has no room of its own.
+//! half the rows of a segment further on another member. So its upper half has no room of its own.
 //!
 //! # Invariants
 //!
@@ -23,6 +26,8 @@
 //! - SP3: The two copies of a page lie on two members, and no first copy lies where a second does.
 //!
 //! Decisions 0065 and 0081 say why.
+
+use std::ops::Range;
 
 use runtime::planted::{self, Planted};
 
@@ -35,8 +40,7 @@ pub const UNIT_SHIFT_DEFAULT: u8 = 14;
 /// Smallest and largest stripe unit: a page, and what fixed regions are aligned to.
 pub const UNIT_SHIFTS: std::ops::RangeInclusive<u8> = 12..=16;
 
-/// What a stripe has of data: all that segments need to know of it. Disk groups of one pool may lie
-/// in stripes of different shapes, but these are alike.
+/// What a stripe has of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripeWidth {
     /// Units of data in a stripe.
@@ -84,6 +88,31 @@ impl StripeShape {
     pub fn data_bytes(self) -> u64 {
         self.width().data_bytes()
     }
+
+    /// Returns how many rows a segment of `segment_bytes` has: an even number, for both copies of
+    /// its first half have room in them.
+    #[must_use]
+    pub fn segment_rows(self, segment_bytes: u64) -> u64 {
+        2 * segment_bytes.div_ceil(2).div_ceil(self.data_bytes().max(1)).max(1)
+    }
+
+    /// Returns how many bytes of whole segments lie in `rows`, and of those that are whole rows of
+    /// a segment that is not.
+    #[must_use]
+    pub fn bytes_of_rows(self, rows: u64, segment_bytes: u64) -> u64 {
+        let of_segment = self.segment_rows(segment_bytes);
+        let rest = (rows % of_segment).saturating_mul(self.data_bytes());
+        let rest = if rest < segment_bytes { rest } else { 0 };
+        (rows / of_segment).saturating_mul(segment_bytes).saturating_add(rest)
+    }
+
+    /// Returns the rows that the first `bytes` of the groups lie in.
+    #[must_use]
+    pub fn rows_of_bytes(self, bytes: u64, segment_bytes: u64) -> u64 {
+        let (whole, rest) = (bytes / segment_bytes.max(1), bytes % segment_bytes.max(1));
+        let rest = rest / self.data_bytes().max(1);
+        whole.saturating_mul(self.segment_rows(segment_bytes)).saturating_add(rest)
+    }
 }
 
 /// The arithmetic of one disk group.
@@ -93,8 +122,8 @@ pub struct Stripes {
     pub shape: StripeShape,
     /// First byte of the groups, of the pool and of each member.
     pub groups_offset: u64,
-    /// Rows of a segment: an even number.
-    pub segment_rows: u64,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
 }
 
 /// Where a byte of the groups lies.
@@ -146,34 +175,70 @@ impl Stripes {
         self.groups_offset + (row << self.shape.unit_shift)
     }
 
+    /// Returns how many rows a segment has.
+    #[must_use]
+    pub fn segment_rows(&self) -> u64 {
+        self.shape.segment_rows(self.segment_bytes)
+    }
+
+    /// Returns the row of byte `offset` of the pool, which lies in the groups, and what is in front
+    /// of it there; of the end of a segment the first row of the next.
+    fn row_at(&self, offset: u64) -> Option<(u64, u64)> {
+        let behind = offset.checked_sub(self.groups_offset)?;
+        let (segment, in_segment) =
+            (behind / self.segment_bytes.max(1), behind % self.segment_bytes.max(1));
+        let row = in_segment / self.shape.data_bytes();
+        Some((segment * self.segment_rows() + row, in_segment % self.shape.data_bytes()))
+    }
+
+    /// Returns the rows that a range of the pool, of whole ones in the groups, has.
+    #[must_use]
+    pub fn rows_of(&self, range: &Range<u64>) -> Range<u64> {
+        let row = |offset: u64| self.row_at(offset).map_or(0, |(row, _)| row);
+        row(range.start)..row(range.end)
+    }
+
+    /// Whether a row begins or ends at byte `offset` of the pool.
+    #[must_use]
+    pub fn is_row_bound(&self, offset: u64) -> bool {
+        self.row_at(offset).is_some_and(|(_, in_row)| in_row == 0)
+    }
+
     /// Returns where byte `offset` of the pool lies; `None`: in front of the groups.
     #[must_use]
     pub fn locate(&self, offset: u64) -> Option<UnitPlace> {
-        let behind = offset.checked_sub(self.groups_offset)?;
-        let row = behind / self.shape.data_bytes();
-        let in_row = behind % self.shape.data_bytes();
+        let (row, in_row) = self.row_at(offset)?;
         let (index, in_unit) = (in_row >> self.shape.unit_shift, in_row % self.shape.unit_bytes());
+        let row_rest = self.row_bytes(row) - in_row;
         Some(UnitPlace {
             row,
             index,
             member: self.data_member(row, index),
             member_offset: self.row_offset(row) + in_unit,
-            rest_bytes: self.shape.unit_bytes() - in_unit,
+            rest_bytes: (self.shape.unit_bytes() - in_unit).min(row_rest),
         })
     }
 
-    /// Returns the first byte of the pool that lies in `row`.
+    /// Returns the first byte of the pool that lies in `row`, or behind it if none does.
     #[must_use]
     pub fn row_start(&self, row: u64) -> u64 {
-        self.groups_offset + row * self.shape.data_bytes()
+        let (segment, in_segment) = (row / self.segment_rows(), row % self.segment_rows());
+        let ahead = (in_segment * self.shape.data_bytes()).min(self.segment_bytes);
+        self.groups_offset + segment * self.segment_bytes + ahead
+    }
+
+    /// Returns how many bytes of the pool lie in `row`.
+    #[must_use]
+    pub fn row_bytes(&self, row: u64) -> u64 {
+        self.row_start(row + 1) - self.row_start(row)
     }
 
     /// Returns where the second copy of what `first` is the place of lies, were it a page: a slot
     /// and a byte of its member; `None`: it lies where no page can be.
     #[must_use]
     pub fn second_copy(&self, first: &UnitPlace) -> Option<(usize, u64)> {
-        let half = self.segment_rows / 2;
-        if first.row % self.segment_rows >= half {
+        let half = self.segment_rows() / 2;
+        if first.row % self.segment_rows() >= half {
             return None;
         }
         let step = 1 + first.row % (self.members() - 1);
@@ -182,7 +247,8 @@ impl Stripes {
         Some((slot(member % self.members()), first.member_offset + (half << self.shape.unit_shift)))
     }
 
-    /// Returns what byte `offset` of member `member` holds; `None`: it lies in the fixed regions.
+    /// Returns what byte `offset` of member `member` holds; `None`: it lies in the fixed regions,
+    /// or behind the end of its segment.
     #[must_use]
     pub fn at_member(&self, member: usize, offset: u64) -> Option<MemberByte> {
         let behind = offset.checked_sub(self.groups_offset)?;
@@ -194,7 +260,7 @@ impl Stripes {
         };
         let index = u64::try_from(index).ok()?;
         let in_row = (index << self.shape.unit_shift) + in_unit;
-        Some(MemberByte::Data(self.row_start(row) + in_row))
+        (in_row < self.row_bytes(row)).then(|| MemberByte::Data(self.row_start(row) + in_row))
     }
 }
 
@@ -208,14 +274,20 @@ mod tests {
 
     use super::*;
 
+    /// Of each shape segments of whole rows, and others.
     fn all() -> impl Iterator<Item = Stripes> {
         let shapes = (2..=32).flat_map(|members| [(members, false), (members, members > 2)]);
         shapes.flat_map(|(members, has_parity)| {
-            [(12, 4), (14, 2), (14, 8), (16, 6)].map(|(unit_shift, segment_rows)| Stripes {
-                shape: StripeShape { members, unit_shift, has_parity },
-                groups_offset: 3 << 16,
-                segment_rows,
-            })
+            let of_rows = [(12, 4), (14, 2), (14, 8), (16, 6)].map(|(unit_shift, rows)| {
+                let shape = StripeShape { members, unit_shift, has_parity };
+                Stripes { shape, groups_offset: 3 << 16, segment_bytes: rows * shape.data_bytes() }
+            });
+            let of_bytes = [(12, 128 << 10), (14, 1 << 20), (14, 40 << 12), (16, 960 << 10)];
+            let of_bytes = of_bytes.map(|(unit_shift, segment_bytes)| {
+                let shape = StripeShape { members, unit_shift, has_parity };
+                Stripes { shape, groups_offset: 3 << 16, segment_bytes }
+            });
+            of_rows.into_iter().chain(of_bytes)
         })
     }
 
@@ -224,9 +296,10 @@ mod tests {
     fn each_unit_has_a_place_of_its_own_and_parity_is_on_another_member() {
         for stripes in all() {
             let width = usize::from(stripes.shape.members);
-            let rows = u64::from(stripes.shape.members) * 2 * stripes.segment_rows;
+            let rows = u64::from(stripes.shape.members) * 2 * stripes.segment_rows();
             let mut seen = BTreeSet::new();
             let mut parities = vec![0_u64; width];
+            let mut next = stripes.groups_offset;
             for row in 0..rows {
                 let mut members = BTreeSet::new();
                 if let Some(parity) = stripes.parity_member(row) {
@@ -235,11 +308,20 @@ mod tests {
                     let at = stripes.at_member(parity, stripes.row_offset(row));
                     assert_eq!(at, Some(MemberByte::Parity(row)));
                 }
+                assert_eq!(stripes.row_start(row), next, "{stripes:?} {row}");
+                next += stripes.row_bytes(row);
                 for index in 0..u64::from(stripes.shape.width().units) {
-                    let offset = stripes.row_start(row) + index * stripes.shape.unit_bytes();
+                    let in_row = index * stripes.shape.unit_bytes();
+                    let member = stripes.data_member(row, index);
+                    if in_row >= stripes.row_bytes(row) {
+                        assert_eq!(stripes.at_member(member, stripes.row_offset(row)), None);
+                        continue;
+                    }
+                    let offset = stripes.row_start(row) + in_row;
                     let place = stripes.locate(offset).expect("in the groups");
                     assert_eq!((place.row, place.index), (row, index), "{stripes:?}");
-                    assert_eq!(place.rest_bytes, stripes.shape.unit_bytes());
+                    let rest = (stripes.row_bytes(row) - in_row).min(stripes.shape.unit_bytes());
+                    assert_eq!(place.rest_bytes, rest);
                     assert!(members.insert(place.member), "{stripes:?} {row}");
                     assert!(seen.insert((place.member, place.member_offset)), "{stripes:?}");
                     assert_eq!(
@@ -250,9 +332,16 @@ mod tests {
                     assert_eq!(inner.member_offset, place.member_offset + 4095);
                     assert_eq!(inner.rest_bytes, place.rest_bytes - 4095);
                 }
-                assert_eq!(members.len(), width, "{stripes:?} {row}");
+                let full = stripes.row_bytes(row) == stripes.shape.data_bytes();
+                assert!(!full || members.len() == width, "{stripes:?} {row}");
+                assert!(stripes.is_row_bound(next));
             }
-            let each = u64::from(stripes.shape.has_parity) * 2 * stripes.segment_rows;
+            let whole = stripes.segment_bytes * u64::from(stripes.shape.members) * 2;
+            assert_eq!(next, stripes.groups_offset + whole, "{stripes:?}");
+            assert_eq!(stripes.rows_of(&(stripes.groups_offset..next)), 0..rows);
+            assert_eq!(stripes.shape.bytes_of_rows(rows, stripes.segment_bytes), whole);
+            assert_eq!(stripes.shape.rows_of_bytes(whole, stripes.segment_bytes), rows);
+            let each = u64::from(stripes.shape.has_parity) * 2 * stripes.segment_rows();
             let all_alike = parities.iter().all(|count| *count == each);
             assert!(all_alike, "parity rotates: {stripes:?} {parities:?}");
             assert_eq!(stripes.locate(stripes.groups_offset - 1), None);
@@ -263,28 +352,27 @@ mod tests {
     #[test]
     fn two_copies_of_a_page_lie_on_two_members_and_none_on_another_page() {
         for stripes in all() {
-            let rows = u64::from(stripes.shape.members) * 2 * stripes.segment_rows;
             let (mut seen, mut partners) = (BTreeSet::new(), BTreeSet::new());
-            for row in 0..rows {
-                for index in 0..u64::from(stripes.shape.width().units) {
-                    let offset = stripes.row_start(row) + index * stripes.shape.unit_bytes();
+            for segment in 0..u64::from(stripes.shape.members) * 2 {
+                let start = stripes.groups_offset + segment * stripes.segment_bytes;
+                for offset in (start..start + stripes.segment_bytes / 2).step_by(4096) {
                     let first = stripes.locate(offset).expect("in the groups");
-                    let is_lower = row % stripes.segment_rows < stripes.segment_rows / 2;
                     let second = stripes.second_copy(&first);
-                    assert_eq!(second.is_some(), is_lower, "{stripes:?} {row}");
-                    let Some((member, at)) = second else { continue };
-                    assert_ne!(member, first.member, "{stripes:?} {row}");
+                    let (member, at) = second.expect("the first half has room for both");
+                    assert_ne!(member, first.member, "{stripes:?} {offset}");
                     partners.insert((first.member, member));
                     for place in [(first.member, first.member_offset), (member, at)] {
-                        assert!(seen.insert(place), "{stripes:?} {row} {place:?}");
+                        assert!(seen.insert(place), "{stripes:?} {offset} {place:?}");
+                        // Within its own segment.
+                        let row = (place.1 - stripes.groups_offset) / stripes.shape.unit_bytes();
+                        assert_eq!(row / stripes.segment_rows(), segment, "{stripes:?}");
                     }
-                    // Within its own segment.
-                    let second_row = (at - stripes.groups_offset) / stripes.shape.unit_bytes();
-                    assert_eq!(second_row / stripes.segment_rows, row / stripes.segment_rows);
                 }
             }
             let of_members: BTreeSet<usize> = partners.iter().map(|(first, _)| *first).collect();
-            assert_eq!(of_members.len(), usize::from(stripes.shape.members), "{stripes:?}");
+            // Half of a short segment may have fewer units than a row.
+            let is_even = stripes.segment_bytes / 2 >= stripes.shape.data_bytes();
+            assert!(!is_even || of_members.len() == usize::from(stripes.shape.members));
         }
     }
 }

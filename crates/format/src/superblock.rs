@@ -25,14 +25,14 @@ use crate::members::{
 use crate::missed::{MISSED_MAX, MissedDisk, missed_to_disk, note_missed};
 use crate::slots::Slots;
 
-use self::groups::{added_of, first_layout_of, has_own_members, ranges_of, stripe_of};
+use self::groups::{added_of, first_layout_of, has_own_members, pages_in_halves, ranges_of};
 
 /// Bytes of a superblock copy.
 pub const SUPERBLOCK_BYTES: usize = 32_768;
 /// First bytes of every device of a pool.
 pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Major version: readers refuse one that they do not know.
-pub const VERSION_MAJOR: u16 = 5;
+pub const VERSION_MAJOR: u16 = 6;
 /// Minor version: readers ignore one that they do not know.
 pub const VERSION_MINOR: u16 = 0;
 /// Most busy groups.
@@ -510,11 +510,8 @@ impl Superblock {
         let device_count = usize::from(disk.device_count.get());
         let (layout, slots) = first_layout_of(&disk.layouts[0])?;
         let (own, member_bytes) = (layout.stripe(slots.len()), disk.device_bytes.get());
-        let stripe = stripe_of(&disk.layouts[0], own)?;
         let mut geometry = Geometry {
-            device_bytes: own.map_or(member_bytes, |shape| {
-                Geometry::striped_bytes(member_bytes, disk.groups_offset.get(), shape)
-            }),
+            device_bytes: member_bytes,
             fragment_shift: disk.fragment_shift,
             segment_fragments: disk.segment_fragments.get(),
             group_fragments: disk.group_fragments.get(),
@@ -525,11 +522,16 @@ impl Superblock {
             double_write_pages: disk.double_write_pages.get(),
             group_table_offset: disk.group_table_offset.get(),
             groups_offset: disk.groups_offset.get(),
-            stripe,
+            pages_in_halves: pages_in_halves(&disk.layouts[0], own)?,
             first_stripe: own,
             first_has_data: disk.disk_groups[0].roles != ROLES_WITHOUT_DATA,
             added: Vec::new(),
         };
+        geometry.verify_segments().map_err(bad)?;
+        if let Some(shape) = own {
+            let bytes = geometry.striped_bytes(member_bytes, geometry.groups_offset, shape);
+            geometry.device_bytes = bytes;
+        }
         geometry.verify().map_err(bad)?;
         if !BLOCK_SHIFTS.contains(&disk.block_shift) {
             return Err(bad("block_shift"));
@@ -727,10 +729,8 @@ impl Superblock {
         disk.busy_generation = U64::new(self.busy_generation);
         disk.secret = self.secret;
         disk.layouts[0] = self.layout.to_disk(&self.slots);
-        if let Some(width) = geometry.stripe.filter(|_| geometry.first_stripe.is_none()) {
-            disk.layouts[0].unit_shift = width.unit_shift;
-            disk.layouts[0].others_units = width.units;
-        }
+        let is_said = geometry.pages_in_halves && geometry.first_stripe.is_none();
+        disk.layouts[0].pages_in_halves = u8::from(is_said);
         let spares = self.spares.iter().map(Spare::to_disk);
         let entries = self.members.iter().map(Member::to_disk).chain(spares);
         for (to, entry) in disk.members.iter_mut().zip(entries) {

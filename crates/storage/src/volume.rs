@@ -46,7 +46,7 @@ mod striped;
 
 pub use attaching::{AttachError, DetachError, Detached};
 pub use composite::{Compared, Composite, Healed, ParityMended, Remade, ToRemake, Verify};
-pub use growth::{AddGroupError, Changing, NewGroup, check_width};
+pub use growth::{AddGroupError, Changing, NewGroup, check_stripe};
 pub use joining::{Copied, ReplaceError};
 pub use longer::{GrowError, Growing, Room, why_no_more};
 pub use open::Opening;
@@ -308,7 +308,7 @@ impl Volume {
         returning: Option<usize>,
     ) -> Result<Option<Compared>, DeviceError> {
         let Some(composite) = self.composite() else { return Ok(None) };
-        if self.geometry().stripe.is_none() || piece.end <= self.geometry().groups_offset {
+        if !self.geometry().pages_in_halves || piece.end <= self.geometry().groups_offset {
             return composite.compare(piece, kept, returning).map(Some);
         }
         // A stripe in flight agrees with nothing.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use format::geometry::Geometry;
 use format::ids::{Epoch, Place};
 use format::page::PAGE_BYTES;
 use format::summary::{Summary, SummaryEntry, SummaryKind};
@@ -45,7 +46,7 @@ impl<'a> Kept<'a> {
         // One that begins before the groups is of the first disk group, whatever lies in stripes
         // beside it: where that is a mirror the fixed regions end inside a piece.
         let is_planted = planted::is(Planted::PieceOfFixedRegionSkipped);
-        let of_first = if is_planted { geometry.stripe.is_some() } else { geometry.is_striped(0) };
+        let of_first = if is_planted { geometry.pages_in_halves } else { geometry.is_striped(0) };
         let is_striped = place.map_or(of_first, |place| geometry.is_striped(place.group()));
         if !is_striped {
             return Ok(Some(Kept::Alike));
@@ -61,6 +62,12 @@ impl<'a> Kept<'a> {
             Kept::Segment(pin) => pin.kept,
         }
     }
+}
+
+/// Returns the bytes of the whole rows that a range of a segment in `group` lies in.
+pub(super) fn rows_around(geometry: &Geometry, group: u32, range: &Range<usize>) -> Range<usize> {
+    let rows = geometry.stripes_around(group, &(wide(range.start)..wide(range.end)));
+    index_wide(rows.start)..index_wide(rows.end)
 }
 
 /// A block that a summary lists.

@@ -232,8 +232,7 @@ impl Segments {
     /// Ends a partial segment with a stripe: zeros behind its summary. So no stripe is ever written
     /// in two parts, and parity needs nothing that was written before (decision 0065).
     fn fill_stripe(&self, segment: &mut OpenSegment, pieces: &mut Vec<SharedBytes>) {
-        let stripe = self.store.geometry().stripe_fragments();
-        let end = segment.cursor.next_multiple_of(stripe);
+        let end = self.store.geometry().stripe_end(segment.id.group, segment.cursor);
         if end == segment.cursor || planted::is(Planted::StripeNotPadded) {
             return;
         }

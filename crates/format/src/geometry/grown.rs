@@ -30,7 +30,7 @@ impl Geometry {
     pub fn grown(&self, member_bytes: u64) -> (Geometry, Option<GrowthLimit>) {
         let wanted = (member_bytes / PAGE * PAGE).max(self.member_bytes());
         let mut bytes = match self.first_stripe {
-            Some(shape) => Geometry::striped_bytes(wanted, self.groups_offset, shape),
+            Some(shape) => self.striped_bytes(wanted, self.groups_offset, shape),
             None => wanted,
         };
         let (numbers, limit) = self.numbers_until(None, self.group_count);
@@ -40,8 +40,12 @@ impl Geometry {
         let limit = (bytes > ceiling).then_some(limit);
         if limit.is_some() {
             let ends = self.groups_offset + 2 * SUPERBLOCK_AREA_BYTES;
-            let unit = self.first_stripe.map_or(PAGE, |shape| shape.data_bytes().max(1));
-            bytes = ends + ceiling.saturating_sub(ends) / unit * unit;
+            let room = ceiling.saturating_sub(ends);
+            bytes = ends
+                + self.first_stripe.map_or(room / PAGE * PAGE, |shape| {
+                    let rows = shape.rows_of_bytes(room, self.segment_bytes());
+                    shape.bytes_of_rows(rows, self.segment_bytes())
+                });
         }
         let mut grown = self.clone();
         grown.device_bytes = bytes.max(self.device_bytes);
@@ -72,8 +76,9 @@ impl Geometry {
             return (wanted.max(group.member_bytes), None);
         }
         let bytes = u64::from(room).saturating_mul(self.group_bytes());
-        let used =
-            stripe.map_or(bytes, |shape| (bytes / shape.data_bytes().max(1)) << shape.unit_shift);
+        let used = stripe.map_or(bytes, |shape| {
+            shape.rows_of_bytes(bytes, self.segment_bytes()) << shape.unit_shift
+        });
         (used.saturating_add(2 * ADDED_GROUPS_OFFSET).max(group.member_bytes), Some(limit))
     }
 
@@ -186,7 +191,7 @@ mod tests {
                 assert_eq!((grown.verify(), limit), (Ok(()), None), "{members} {after}");
                 let used = grown.member_bytes();
                 assert!(used <= after && after - used < 2 << 14, "{members} {after} {used}");
-                let again = Geometry::striped_bytes(used, grown.groups_offset, shape);
+                let again = grown.striped_bytes(used, grown.groups_offset, shape);
                 assert_eq!(again, grown.device_bytes, "{members} {after}");
                 let stripes = (old.stripes(), grown.stripes());
                 assert_eq!(stripes.0, stripes.1, "rows stay where they are");

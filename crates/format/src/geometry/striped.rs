@@ -1,6 +1,8 @@
 //! What stripes change of where the parts of a pool lie: how long it is, how long segments are, and
 //! where their metadata pages can be. Without stripes: nothing.
 
+use std::ops::Range;
+
 use super::{
     Beside, Geometry, GeometryError, GeometryOptions, MIB, PAGE, SEGMENT_BYTES_MAX,
     SUPERBLOCK_AREA_BYTES, default_group_bytes, default_journal_bytes,
@@ -34,17 +36,18 @@ impl Geometry {
     ) -> Result<Geometry, GeometryError> {
         let member_bytes = options.device_bytes / PAGE * PAGE;
         let too_small = || GeometryError::TooSmall { bytes: options.device_bytes };
-        let (width, stripe) = (shape.width(), shape.data_bytes());
+        let width = shape.width();
         let pool_bytes = member_bytes.saturating_mul(u64::from(width.units));
         let mut wanted = Geometry::options_in_stripes(options, (width, pool_bytes), beside)?;
         wanted.device_bytes = pool_bytes;
         let planned = Geometry::plan_with(&wanted, (Some(width), Some(shape)), beside.bytes)?;
+        let segment_bytes = planned.segment_bytes();
         let ends = planned.groups_offset + 2 * SUPERBLOCK_AREA_BYTES;
         let mut rows = member_bytes.checked_sub(ends).ok_or_else(too_small)? >> shape.unit_shift;
         // The regions of a smaller pool are as long or shorter; what they are rounded to may take a
         // few rows more.
         loop {
-            wanted.device_bytes = ends + rows * stripe;
+            wanted.device_bytes = ends + shape.bytes_of_rows(rows, segment_bytes);
             let planned = Geometry::plan_with(&wanted, (Some(width), Some(shape)), beside.bytes)?;
             if planned.member_bytes() <= member_bytes {
                 return Ok(planned);
@@ -82,14 +85,13 @@ impl Geometry {
         })
     }
 
-    /// A segment is a power of two, or an even number of whole stripes.
-    pub(super) fn has_whole_stripes(&self) -> bool {
-        let Some(width) = self.stripe else { return self.segment_fragments.is_power_of_two() };
-        let two = width.data_bytes().saturating_mul(2);
-        let is_whole = u64::from(self.segment_fragments)
-            .checked_shl(u32::from(self.fragment_shift))
-            .is_some_and(|bytes| bytes > 0 && bytes.is_multiple_of(two));
-        is_whole && self.fragment_shift == 12
+    /// A segment is a power of two. In a pool with stripes it may have another length, and its
+    /// fragments are pages.
+    pub(super) fn has_whole_segments(&self) -> bool {
+        if !self.pages_in_halves {
+            return self.segment_fragments.is_power_of_two();
+        }
+        self.segment_fragments.is_multiple_of(2) && self.fragment_shift == 12
     }
 
     /// Returns how many bytes the pool uses of each member.
@@ -97,39 +99,56 @@ impl Geometry {
     pub fn member_bytes(&self) -> u64 {
         let Some(shape) = self.first_stripe else { return self.device_bytes };
         let ends = self.groups_offset.saturating_add(2 * SUPERBLOCK_AREA_BYTES);
-        let rows = self.device_bytes.saturating_sub(ends) / shape.data_bytes().max(1);
+        let groups_bytes = self.device_bytes.saturating_sub(ends);
+        let rows = shape.rows_of_bytes(groups_bytes, self.segment_bytes());
         ends.saturating_add(rows << shape.unit_shift)
     }
 
-    /// Returns the bytes of a pool in stripes of `shape`, whose groups begin at `groups_offset` and
-    /// that uses `member_bytes` of each member.
+    /// Returns the bytes of a disk group in stripes of `shape`, whose groups begin at
+    /// `groups_offset` and that uses `member_bytes` of each member.
     #[must_use]
-    pub fn striped_bytes(member_bytes: u64, groups_offset: u64, shape: StripeShape) -> u64 {
+    pub fn striped_bytes(&self, member_bytes: u64, groups_offset: u64, shape: StripeShape) -> u64 {
         let ends = groups_offset.saturating_add(2 * SUPERBLOCK_AREA_BYTES);
         let rows = member_bytes.saturating_sub(ends) >> shape.unit_shift;
-        ends.saturating_add(rows.saturating_mul(shape.data_bytes()))
+        ends.saturating_add(shape.bytes_of_rows(rows, self.segment_bytes()))
     }
 
     /// Returns where groups of the first disk group lie on members; `None`: where the pool says.
     #[must_use]
     pub fn stripes(&self) -> Option<Stripes> {
         let shape = self.first_stripe?;
-        let segment_rows = self.segment_bytes() / shape.data_bytes();
-        Some(Stripes { shape, groups_offset: self.groups_offset, segment_rows })
+        let segment_bytes = self.segment_bytes();
+        Some(Stripes { shape, groups_offset: self.groups_offset, segment_bytes })
     }
 
-    /// Returns what a partial segment ends with a multiple of, in fragments: a stripe, or a page.
+    /// Returns what partial segments in `group` end with a multiple of, in fragments: a stripe, or
+    /// a page. The last of a segment may end sooner, with it.
     #[must_use]
-    pub fn stripe_fragments(&self) -> u32 {
-        let Some(width) = self.stripe else { return self.page_fragments() };
-        u32::try_from(width.data_bytes() >> self.fragment_shift).unwrap_or(self.segment_fragments)
+    pub fn stripe_fragments(&self, group: u32) -> u32 {
+        let Some(shape) = self.stripe_of(group) else { return self.page_fragments() };
+        u32::try_from(shape.data_bytes() >> self.fragment_shift).unwrap_or(self.segment_fragments)
+    }
+
+    /// Returns where the stripe of a segment in `group` ends that fragment `at` of the segment is
+    /// in, or in front of which it is.
+    #[must_use]
+    pub fn stripe_end(&self, group: u32, at: u32) -> u32 {
+        at.next_multiple_of(self.stripe_fragments(group)).min(self.segment_fragments.max(at))
+    }
+
+    /// Returns the bytes of the whole stripes that a range of a segment in `group` lies in.
+    #[must_use]
+    pub fn stripes_around(&self, group: u32, range: &Range<u64>) -> Range<u64> {
+        let stripe = u64::from(self.stripe_fragments(group)) << self.fragment_shift;
+        let end = range.end.next_multiple_of(stripe.max(1));
+        range.start / stripe.max(1) * stripe..end.min(self.segment_bytes())
     }
 
     /// Returns how many fragments at the start of a metadata segment can be pages: all, or those
     /// that two copies have room for.
     #[must_use]
     pub fn metadata_fragments(&self) -> u32 {
-        if self.stripe.is_some() { self.segment_fragments / 2 } else { self.segment_fragments }
+        if self.pages_in_halves { self.segment_fragments / 2 } else { self.segment_fragments }
     }
 
     /// Returns the fragments of a metadata segment that nothing can have.
@@ -194,10 +213,10 @@ mod tests {
                     assert_eq!(geometry.verify(), Ok(()), "{geometry:?}");
                     let used = geometry.member_bytes();
                     assert!(used <= member_bytes, "{geometry:?}");
-                    let again = Geometry::striped_bytes(used, geometry.groups_offset, shape);
+                    let again = geometry.striped_bytes(used, geometry.groups_offset, shape);
                     assert_eq!(again, geometry.device_bytes, "{geometry:?}");
                     let stripes = geometry.stripes().expect("it has stripes");
-                    assert!(stripes.segment_rows >= 2 && stripes.segment_rows.is_multiple_of(2));
+                    assert!(stripes.segment_rows().is_multiple_of(2), "{geometry:?}");
                     let last = geometry.group_count - 1;
                     let end = Place::new(0, last, geometry.fragments_of(last) - 1);
                     let end = geometry.device_offset(end, 1).expect("inside");

@@ -5,9 +5,9 @@ use super::{Superblock, SuperblockDisk, SuperblockError};
 use crate::disk_group::{DiskGroup, DiskGroupState, GroupRange};
 use crate::geometry::Geometry;
 use crate::ids::SEQUENCE_MAX;
-use crate::members::{LAYOUT_SLOTS_MAX, Layout, LayoutDisk, Member, layout_of};
+use crate::members::{Layout, LayoutDisk, Member, layout_of};
 use crate::slots::Slots;
-use crate::stripes::{STRIPE_WIDTH_MIN, StripeShape, StripeWidth, UNIT_SHIFTS};
+use crate::stripes::StripeShape;
 
 /// Returns the disk groups that were added.
 pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, SuperblockError> {
@@ -35,21 +35,17 @@ pub(super) fn first_layout_of(disk: &LayoutDisk) -> Result<(Layout, Slots), Supe
     Ok((layout, slots))
 }
 
-/// Returns what stripes segments are whole ones of: the first disk group's own, or those that its
-/// layout names for the others.
-pub(super) fn stripe_of(
+/// Returns whether pages of metadata lie in the first halves of segments: the first disk group lies
+/// in stripes, or its layout says so for the others.
+pub(super) fn pages_in_halves(
     first: &LayoutDisk,
     own: Option<StripeShape>,
-) -> Result<Option<StripeWidth>, SuperblockError> {
-    let (units, unit_shift) = (first.others_units, first.unit_shift);
-    if own.is_some() || units == 0 {
-        return Ok(own.map(StripeShape::width));
+) -> Result<bool, SuperblockError> {
+    match first.pages_in_halves {
+        0 => Ok(own.is_some()),
+        1 if own.is_none() => Ok(true),
+        _ => Err(SuperblockError::BadField { field: "layouts" }),
     }
-    let is_width = (STRIPE_WIDTH_MIN..=LAYOUT_SLOTS_MAX).contains(&usize::from(units));
-    if !is_width || !UNIT_SHIFTS.contains(&unit_shift) {
-        return Err(SuperblockError::BadField { field: "layouts" });
-    }
-    Ok(Some(StripeWidth { units, unit_shift }))
 }
 
 /// DG2: each member is of one disk group, and no disk group has a free slot.
@@ -74,8 +70,8 @@ pub(super) fn ranges_of(
     let mut ranges = Vec::new();
     for group in added.iter().filter(|group| group.state != DiskGroupState::Adding) {
         let stripe = group.layout.stripe(group.slots.len());
-        if stripe.is_some() && stripe.map(StripeShape::width) != geometry.stripe {
-            let what = "stripes that are not as wide as those its first disk group names";
+        if stripe.is_some() && !geometry.pages_in_halves {
+            let what = "stripes beside metadata that fills whole segments";
             return Err(SuperblockError::NotImplemented { what });
         }
         let own = (group.number, group.layout, group.slots.len());

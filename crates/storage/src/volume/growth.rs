@@ -34,7 +34,7 @@ use format::geometry::{Geometry, POOL_BYTES_MIN};
 use format::members::{LAYOUT_SLOTS_MAX, Layout, MEMBERS_MAX, Member, MemberState};
 use format::page::PAGE_BYTES;
 use format::slots::Slots;
-use format::stripes::{StripeShape, StripeWidth};
+use format::stripes::StripeShape;
 use format::superblock::{DISK_GROUPS_MAX, Superblock, SuperblockError};
 use runtime::planted::{self, Planted};
 use runtime::sync::MutexGuard;
@@ -91,15 +91,12 @@ pub enum AddGroupError {
         /// How many it has at most.
         most: usize,
     },
-    /// Give as many devices as the first has, or another kind.
+    /// Add a disk group without stripes, or copy the files to a pool made with some.
     #[error(
-        "all stripes of a pool have as much data as those that it was made with, for segments must \
-         be whole ones: give {wanted}"
+        "the pool was made without stripes, and its metadata leaves no room for them: give a \
+         single, a mirror or a round-robin, or copy the files to a new pool (holdfast send)"
     )]
-    Stripe {
-        /// What can be added.
-        wanted: String,
-    },
+    Stripe,
     /// Copy the files to a new pool.
     #[error(
         "the pool has fragments of {bytes} bytes, and a disk group can be added only where they \
@@ -306,7 +303,7 @@ impl Volume {
             return Err(AddGroupError::Fragment { bytes: geometry.fragment_bytes() });
         }
         let stripe = new.layout.stripe(width);
-        check_width(stripe, geometry.stripe)?;
+        check_stripe(stripe, geometry)?;
         let infos = || new.devices.iter().map(|(device, _)| device.info());
         if let Some(info) = infos().find(|info| to_usize(info.sector_bytes.into()) > PAGE_BYTES) {
             let (device, bytes) = (info.name.clone(), info.sector_bytes);
@@ -525,25 +522,16 @@ impl Volume {
     }
 }
 
-/// Refuses stripes of another width than `of_pool`.
+/// Refuses stripes in a pool that has no room for them.
 ///
 /// # Errors
 ///
-/// [`AddGroupError::Stripe`] says what would fit.
-pub fn check_width(
-    stripe: Option<StripeShape>,
-    of_pool: Option<StripeWidth>,
-) -> Result<(), AddGroupError> {
-    if stripe.is_none_or(|shape| Some(shape.width()) == of_pool) {
-        return Ok(());
+/// [`AddGroupError::Stripe`].
+pub fn check_stripe(stripe: Option<StripeShape>, geometry: &Geometry) -> Result<(), AddGroupError> {
+    if stripe.is_some() && !geometry.pages_in_halves {
+        return Err(AddGroupError::Stripe);
     }
-    let wanted = match of_pool {
-        Some(StripeWidth { units, .. }) => {
-            format!("a stripe of {units} devices, or a raid5 of {}", u16::from(units) + 1)
-        }
-        None => "a single or a mirror, for this one was made with none".to_owned(),
-    };
-    Err(AddGroupError::Stripe { wanted })
+    Ok(())
 }
 
 /// Returns how many times disk groups will change until all that were added are gone.

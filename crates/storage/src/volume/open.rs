@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use format::disk_group::{ADDED_GROUPS_OFFSET, DiskGroup, DiskGroupState};
-use format::geometry::Geometry;
 use format::members::{Layout, MemberState};
 use format::page::PAGE_BYTES;
 use format::slots::Slots;
@@ -232,7 +231,7 @@ pub(super) fn layout_over(
         (None, _) => geometry.device_bytes,
         (Some(group), None) => group.member_bytes,
         (Some(group), Some(shape)) => {
-            Geometry::striped_bytes(group.member_bytes, ADDED_GROUPS_OFFSET, shape)
+            geometry.striped_bytes(group.member_bytes, ADDED_GROUPS_OFFSET, shape)
         }
     };
     let groups_offset = added.map_or(geometry.groups_offset, |_| ADDED_GROUPS_OFFSET);

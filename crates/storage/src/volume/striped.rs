@@ -220,7 +220,7 @@ impl Composite for Striped {
         let Some(behind) = offset.checked_sub(self.stripes.groups_offset) else {
             return mib_at(offset, self.stripes.groups_offset);
         };
-        let segment_bytes = self.stripes.segment_rows * self.stripes.shape.data_bytes();
+        let segment_bytes = self.stripes.segment_bytes;
         let start = self.stripes.groups_offset + behind / segment_bytes * segment_bytes;
         let end = self.info.size_bytes.saturating_sub(2 * SUPERBLOCK_AREA_BYTES);
         (start + segment_bytes <= end).then(|| start..start + segment_bytes)

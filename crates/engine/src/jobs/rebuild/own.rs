@@ -29,7 +29,7 @@ use storage::volume::{Compared, ParityMended};
 
 use crate::alloc::{Pin, SegmentId};
 use crate::convert::{index_wide, wide};
-use crate::jobs::pieces::{Kept, Listed, blocks_of, listed_of, summary_of};
+use crate::jobs::pieces::{Kept, Listed, blocks_of, listed_of, rows_around, summary_of};
 use crate::segment::read_segment;
 use crate::vnode::Core;
 
@@ -269,10 +269,7 @@ impl<'c> Own<'c> {
         if !geometry.is_striped(block.place.group()) {
             return false;
         }
-        let stripe = u64::from(geometry.stripe_fragments()) << geometry.fragment_shift;
-        let row_bytes = index_wide(stripe);
-        let rows =
-            block.range.start / row_bytes * row_bytes..block.range.end.next_multiple_of(row_bytes);
+        let rows = rows_around(geometry, block.place.group(), &block.range);
         let needed = all.iter().filter(|item| item.is_on(&rows) && item.is_needed(self.core));
         let is_inside =
             |other: &&Listed| rows.start <= other.range.start && other.range.end <= rows.end;

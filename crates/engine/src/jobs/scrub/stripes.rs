@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use format::geometry::Geometry;
 use format::page::PAGE_BYTES;
 use runtime::planted::{self, Planted};
 use storage::device::{Purpose, Redundancy};
@@ -25,15 +26,16 @@ use super::{Scrub, has_copy, is_summary_of};
 use crate::alloc::Pin;
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
-use crate::jobs::pieces::{Listed, listed_in};
+use crate::jobs::pieces::{Listed, listed_in, rows_around};
 use crate::vnode::Core;
 
 /// A segment under parity while it is looked at.
 struct Rows<'a> {
     /// First byte of the pool.
     start: u64,
-    /// Bytes of data in a row.
-    row_bytes: usize,
+    geometry: &'a Geometry,
+    /// The allocation group that it lies in.
+    group: u32,
     /// The blocks that somebody has, or may have.
     blocks: &'a [Listed],
     /// Of those the ones that are lost: by where they lie.
@@ -41,10 +43,10 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Returns the rows, as bytes of the segment, that a row is tied to by blocks which lie in
-    /// several; `None`: one of these is lost.
-    fn tied_to(&self, row: usize) -> Option<Range<usize>> {
-        let mut range = row * self.row_bytes..(row + 1) * self.row_bytes;
+    /// Returns the rows, as bytes of the segment, that the one of byte `at` is tied to by blocks
+    /// which lie in several; `None`: one of these is lost.
+    fn tied_to(&self, at: usize) -> Option<Range<usize>> {
+        let mut range = rows_around(self.geometry, self.group, &(at..at + 1));
         loop {
             let before = range.clone();
             for block in self.blocks_in(&before) {
@@ -52,8 +54,8 @@ impl Rows<'_> {
                 if is_lost && !planted::is(Planted::ScrubTrustsBadRow) {
                     return None;
                 }
-                range.start = range.start.min(block.range.start / self.row_bytes * self.row_bytes);
-                range.end = range.end.max(block.range.end.next_multiple_of(self.row_bytes));
+                let rows = rows_around(self.geometry, self.group, &block.range);
+                range = range.start.min(rows.start)..range.end.max(rows.end);
             }
             if range == before {
                 return Some(range);
@@ -121,9 +123,8 @@ impl Scrub {
             }
         }
         blocks.retain(|block| !dead.contains(&block.range.start));
-        let stripe = u64::from(geometry.stripe_fragments()) << geometry.fragment_shift;
-        let row_bytes = index_wide(stripe);
-        let rows = Rows { start: first, row_bytes, blocks: &blocks, lost: &lost };
+        let group = pin.id.group;
+        let rows = Rows { start: first, geometry, group, blocks: &blocks, lost: &lost };
         self.mend_parities(core, &rows, &differing)
     }
 
@@ -181,14 +182,14 @@ impl Scrub {
     }
 
     fn mend_parities(&self, core: &Core, rows: &Rows<'_>, differing: &[u64]) -> FsResult<()> {
-        let row_of = |offset: &u64| index_wide(offset - rows.start) / rows.row_bytes;
-        let wanted: BTreeSet<usize> = differing.iter().map(row_of).collect();
+        let wanted: BTreeSet<usize> =
+            differing.iter().map(|offset| index_wide(offset - rows.start)).collect();
         let mut done = 0;
-        for row in wanted {
-            if row * rows.row_bytes < done {
+        for at in wanted {
+            if at < done {
                 continue;
             }
-            let Some(range) = rows.tied_to(row) else { continue };
+            let Some(range) = rows.tied_to(at) else { continue };
             let are_good = |bytes: &[u8]| {
                 rows.blocks_in(&range).all(|block| {
                     let at = block.range.start - range.start..block.range.end - range.start;

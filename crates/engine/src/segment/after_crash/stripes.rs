@@ -38,7 +38,7 @@ pub(super) fn write_home(
 ) -> Result<u64, DeviceError> {
     let geometry = volume.geometry();
     let (stripe, start) =
-        (geometry.stripe_fragments(), geometry.segment_place(id.group, id.segment));
+        (geometry.stripe_fragments(id.group), geometry.segment_place(id.group, id.segment));
     let Some((&lowest, _)) = kept.first_key_value() else { return Ok(0) };
     let first = lowest / stripe * stripe;
     let (found, unread) = read_segment(volume, start);
@@ -56,15 +56,15 @@ pub(super) fn write_home(
         count = left.list_all(kept, lsn)?;
         bytes = left.bytes;
     }
-    let stripe_bytes = index_wide(u64::from(stripe) << geometry.fragment_shift);
     for at in (first..geometry.segment_fragments).step_by(index_wide(u64::from(stripe))) {
-        let from = index_wide(u64::from(at) << geometry.fragment_shift);
-        let (new, old) = (&bytes[from..from + stripe_bytes], &found[from..from + stripe_bytes]);
+        let bytes_of = |fragments: u32| index_wide(u64::from(fragments) << geometry.fragment_shift);
+        let range = bytes_of(at)..bytes_of(geometry.stripe_end(id.group, at + 1));
+        let (new, old) = (&bytes[range.clone()], &found[range.clone()]);
         let place = start.advance(at);
-        if new == old && volume.agrees(Purpose::Cleaner, place, stripe_bytes) {
+        if new == old && volume.agrees(Purpose::Cleaner, place, range.len()) {
             continue;
         }
-        if new == old && unread.iter().any(|page| (from..from + stripe_bytes).contains(page)) {
+        if new == old && unread.iter().any(|page| range.contains(page)) {
             // A member that is away may have what nobody gives now, and has it as it was.
             continue;
         }

@@ -23,9 +23,7 @@ impl Striped {
             return Ok(ParityMended::Agrees);
         }
         let Some(hold) = self.set.try_hold(rows.clone()) else { return Ok(ParityMended::Left) };
-        let data_bytes = self.stripes.shape.data_bytes();
-        let row_of = |offset: u64| (offset - self.stripes.groups_offset) / data_bytes;
-        let (first, end) = (row_of(rows.start), row_of(rows.end));
+        let Range { start: first, end } = self.stripes.rows_of(&rows);
         let range = self.stripes.row_offset(first)..self.stripes.row_offset(end);
         let shares = self.set.salvage(&self.set.view_with(returning), Purpose::Cleaner, &range)?;
         let shares: Option<Vec<Salvaged>> = shares.into_iter().collect();

@@ -43,9 +43,8 @@ impl Shares {
 impl Striped {
     /// Returns where the rows of a range of the pool lie on each member.
     fn share_of(&self, piece: &Range<u64>) -> Range<u64> {
-        let data_bytes = self.stripes.shape.data_bytes();
-        let row = |offset: u64| (offset - self.stripes.groups_offset) / data_bytes;
-        self.stripes.row_offset(row(piece.start))..self.stripes.row_offset(row(piece.end))
+        let rows = self.stripes.rows_of(piece);
+        self.stripes.row_offset(rows.start)..self.stripes.row_offset(rows.end)
     }
 
     fn read_shares(&self, view: &View, range: Range<u64>) -> Result<Shares, DeviceError> {
@@ -174,7 +173,7 @@ impl Striped {
     /// [`Planted::RebuildForgetsParity`].
     fn forget_parity(&self, slot: usize, piece: &Range<u64>, sum: &mut AlignedBuffer) {
         let unit_bytes = to_usize(self.stripes.shape.unit_bytes());
-        let first = (piece.start - self.stripes.groups_offset) / self.stripes.shape.data_bytes();
+        let first = self.stripes.rows_of(piece).start;
         for (row, unit) in (first..).zip(sum.chunks_mut(unit_bytes)) {
             if self.stripes.parity_member(row) == Some(slot) {
                 unit.fill(0);

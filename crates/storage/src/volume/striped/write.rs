@@ -38,6 +38,14 @@ impl Cutter {
     }
 }
 
+/// Returns a unit of which the last `lacking_bytes` are no bytes of the pool, but zeros.
+fn filled(mut unit: Vec<SharedBytes>, lacking_bytes: usize) -> Vec<SharedBytes> {
+    if lacking_bytes > 0 {
+        unit.push(SharedBytes::from(AlignedBuffer::zeroed(lacking_bytes)));
+    }
+    unit
+}
+
 /// Returns the parity of units, each in pieces.
 fn parity_of(units: &[Vec<SharedBytes>], unit_bytes: usize) -> AlignedBuffer {
     let mut parity = AlignedBuffer::zeroed(unit_bytes);
@@ -93,15 +101,14 @@ impl Striped {
     ) -> Ticket {
         let shape = self.stripes.shape;
         let length_bytes: u64 = data.iter().map(|piece| to_u64(piece.len())).sum();
-        let behind = offset - self.stripes.groups_offset;
-        let is_whole = behind.is_multiple_of(shape.data_bytes())
-            && length_bytes.is_multiple_of(shape.data_bytes())
+        let is_whole = self.stripes.is_row_bound(offset)
+            && self.stripes.is_row_bound(offset + length_bytes)
             && length_bytes > 0;
         if !is_whole {
             // A bug above: to write it would leave a stripe whose parity does not agree.
             return self.refused(&Operation::Write { offset, data });
         }
-        let (first, rows) = (behind / shape.data_bytes(), length_bytes / shape.data_bytes());
+        let rows = self.stripes.rows_of(&(offset..offset + length_bytes));
         let in_flight = self.set.begin_write(offset..offset + length_bytes);
         let view = self.set.view();
         let left_out = view.iter().position(|slot| slot.writable().is_none());
@@ -113,9 +120,14 @@ impl Striped {
         let unit_bytes = to_usize(shape.unit_bytes());
         let mut shares: Vec<Vec<SharedBytes>> = view.iter().map(|_| Vec::new()).collect();
         let mut cutter = Cutter::new(data);
-        for row in first..first + rows {
-            let units: Vec<Vec<SharedBytes>> =
-                (0..shape.width().units).map(|_| cutter.take(unit_bytes)).collect();
+        for row in rows.clone() {
+            let mut rest_bytes = to_usize(self.stripes.row_bytes(row));
+            let mut unit = || {
+                let length_bytes = rest_bytes.min(unit_bytes);
+                rest_bytes -= length_bytes;
+                filled(cutter.take(length_bytes), unit_bytes - length_bytes)
+            };
+            let units: Vec<Vec<SharedBytes>> = (0..shape.width().units).map(|_| unit()).collect();
             if let Some(member) = self.stripes.parity_member(row) {
                 let mut parity = parity_of(&units, unit_bytes);
                 if left_out.is_some() && planted::is(Planted::DegradedParityForgotten) {
@@ -127,7 +139,7 @@ impl Striped {
                 shares[self.stripes.data_member(row, index)].extend(unit);
             }
         }
-        let at = self.stripes.row_offset(first);
+        let at = self.stripes.row_offset(rows.start);
         let mut tickets = Vec::with_capacity(shares.len());
         for (member, (slot, share)) in view.iter().zip(shares).enumerate() {
             if slot.writable().is_some() {
