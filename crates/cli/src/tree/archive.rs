@@ -542,7 +542,8 @@ fn time_of(text: &[u8]) -> Option<Timestamp> {
     let nanoseconds: u32 = digits.parse().ok()?;
     if whole.starts_with('-') && nanoseconds > 0 {
         // Counted from below.
-        return Some(Timestamp { seconds: seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds });
+        let seconds = seconds.checked_sub(1)?;
+        return Some(Timestamp { seconds, nanoseconds: 1_000_000_000 - nanoseconds });
     }
     Some(Timestamp { seconds, nanoseconds })
 }

@@ -251,10 +251,10 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
                 Work::Directory(pair) => self.list(pair),
                 Work::Names(pair, names) => self.each(pair, names),
             }));
-            if done.is_err() {
+            let left = catch_unwind(AssertUnwindSafe(|| self.leave(pair)));
+            if done.and(left).is_err() {
                 self.totals.fail(&pair.path, &TreeError::of_all("the copy met a bug: see the log"));
             }
-            self.leave(pair);
             queue = self.lock();
             queue.busy -= 1;
         }

@@ -86,9 +86,13 @@ fn run_beside<R: Read, T: Tree>(
             scope.spawn(|| job.work());
         }
         let reading = Reading { job: &job, directories: BTreeMap::new(), held_bytes: 0, beside };
-        let read = reading.all(reader, moved);
-        if let Err(error) = read {
-            totals.fail(b"the archive", &TreeError::of_all(error.to_string()));
+        // A bug ends the import, and not its caller: the other threads are told to end first.
+        let read = catch_unwind(AssertUnwindSafe(|| reading.all(reader, moved)));
+        job.end();
+        match read {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => totals.fail(b"the archive", &TreeError::of_all(error.to_string())),
+            Err(_) => totals.fail(b"the archive", &bug()),
         }
     });
     if purpose == Purpose::Copy {
@@ -121,6 +125,11 @@ fn held_bytes(entry: &Entry) -> usize {
     let attributes: usize = entry.attributes.iter().map(one).sum();
     // The path stands in a map besides.
     size_of::<Entry>() + 2 * entry.path.len() + entry.target.len() + attributes
+}
+
+/// Returns the error of an import that has met a bug.
+fn bug() -> TreeError {
+    TreeError::of_all("the import met a bug: see the log")
 }
 
 struct Queue<N> {
@@ -164,18 +173,26 @@ impl<T: Tree> Job<'_, T> {
             drop(queue);
             if !self.totals.is_stopped() {
                 // A bug ends the import, and not its other threads.
-                let done = catch_unwind(AssertUnwindSafe(|| self.small(&small)));
-                let bug = |_| Err(TreeError::of_all("the import met a bug: see the log"));
-                if let Err(error) = done.unwrap_or_else(bug) {
+                let done = catch_unwind(AssertUnwindSafe(|| {
+                    let done = self.small(&small);
+                    self.target.between_files();
+                    done
+                }));
+                if let Err(error) = done.unwrap_or_else(|_| Err(bug())) {
                     self.totals.fail(&small.entry.path, &error);
                 }
-                self.target.between_files();
             }
             queue = self.lock();
             queue.bytes -= small.held_bytes();
             queue.under_way.remove(&small.entry.path);
             self.changed.notify_all();
         }
+    }
+
+    /// Nothing more comes: the threads end once they have written what waits.
+    fn end(&self) {
+        self.lock().has_ended = true;
+        self.changed.notify_all();
     }
 
     /// Waits until `is_enough` of what is under way.
@@ -374,10 +391,8 @@ impl<T: Tree> Reading<'_, '_, T> {
     fn all(mut self, reader: impl Read, moved: OnMoved<'_>) -> Result<(), ArchiveError> {
         let done = self.entries(reader, moved);
         // What was read is written, however the reading has ended.
-        let mut queue = self.job.wait(|queue| queue.under_way.is_empty());
-        queue.has_ended = true;
-        self.job.changed.notify_all();
-        drop(queue);
+        drop(self.job.wait(|queue| queue.under_way.is_empty()));
+        self.job.end();
         if done.is_ok() && !self.job.totals.is_stopped() {
             self.passes(None);
             self.finish_directories(None);

@@ -348,3 +348,58 @@ fn directories_of_an_archive_are_held_up_to_a_bound() {
     drop((from, to, deep, other));
     pool.close().expect("memory does not fail");
 }
+
+/// An archive that meets a bug where it ends.
+struct Buggy(&'static [u8]);
+
+impl std::io::Read for Buggy {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        assert!(!self.0.is_empty(), "the bug of a test");
+        self.0.read(into)
+    }
+}
+
+/// Goal: a bug that the thread which reads an archive meets ends the import with words.
+#[test]
+fn a_bug_of_the_reader_ends_the_import() {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let pool = pool(64 << 20);
+        let inside = tree_of(&pool.file_system(), "/in");
+        let tar: Vec<u8> = (0..9).flat_map(|it| head(&[b'a' + it], b'0', b"", 0)).collect();
+        let totals = Totals::default();
+        let reader = Buggy(tar.leak());
+        unpack::run((reader, &inside), Purpose::Copy, THREADS, &totals, &mut |_| true);
+        drop(inside);
+        pool.close().expect("memory does not fail");
+        tell.send(totals.last_word()).expect("somebody waits");
+    });
+    // Who waits for ever would be there after a minute, too.
+    let told = told.recv_timeout(std::time::Duration::from_secs(60));
+    let word = told.expect("the import ends");
+    assert!(word.as_ref().is_some_and(|word| word.contains("a bug")), "{word:?}");
+}
+
+/// Goal: a time that no clock has is none, and costs nothing.
+#[test]
+fn a_time_before_all_times_is_none() {
+    let pool = pool(64 << 20);
+    let inside = tree_of(&pool.file_system(), "/in");
+    for (name, text, seconds) in [
+        ("a", "-9223372036854775808.5", 1),
+        ("b", "-99999999999999999999", 1),
+        ("c", "-3.25", -4),
+        ("d", "7", 7),
+    ] {
+        let records = archive::record_of("mtime", text.as_bytes());
+        let tar = with_records(name, &records, b'0', b"");
+        let (facts, word) = unpacked(&tar, &inside, Purpose::Copy);
+        assert_eq!((word, number(&facts, "failed")), (None, 0), "{text}: {facts}");
+        let found =
+            super::super::Tree::find(&inside, &super::super::Tree::root(&inside), name.as_bytes());
+        let meta = found.expect("it is read").expect("it is there");
+        assert_eq!(meta.mtime.seconds, seconds, "{text}");
+    }
+    drop(inside);
+    pool.close().expect("memory does not fail");
+}
