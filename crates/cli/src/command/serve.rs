@@ -89,6 +89,7 @@ fn serve(
     signals: &StopSignals,
     output: &Output,
 ) -> anyhow::Result<()> {
+    check_identities(&pools)?;
     let nfs = listener.as_ref().map(|at| nfs_of(&pools, at, &plan.state)).transpose()?;
     let hub = Arc::new(Hub::new(pools, nfs, plan.state));
     // Before anybody uses one: in which of both pools it is, they ask each other.
@@ -138,6 +139,23 @@ fn serve(
         nfs.end();
     }
     unmounted?;
+    Ok(())
+}
+
+/// Refuses two pools of one identity: one is a copy of the other, and what is kept of a pool, and
+/// asked of it by HTTP, goes by its identity.
+fn check_identities(pools: &[ServedPool]) -> anyhow::Result<()> {
+    for (index, pool) in pools.iter().enumerate() {
+        if let Some(same) = pools.iter().take(index).find(|it| it.id == pool.id) {
+            anyhow::bail!(
+                "{} and {} have one identity, {}: one is a copy of the other, and one server keeps \
+                 them apart by nothing; serve one of them",
+                same.path.display(),
+                pool.path.display(),
+                pool.id
+            );
+        }
+    }
     Ok(())
 }
 
@@ -400,4 +418,24 @@ fn options_of(args: &ServeArgs, pool: &Path, cache: ByteSize) -> anyhow::Result<
         fileset: named.fileset,
         clone: named.clone,
     })
+}
+
+#[test]
+fn two_pools_of_one_identity_are_refused() {
+    use crate::wiring::EngineBackend;
+
+    let pool = || EngineBackend.open_in_memory(16 << 20).expect("there is memory");
+    let (one, other) = (pool(), pool());
+    let served = |path: &str, pool: &Arc<dyn OpenPool>| {
+        ServedPool::new(PathBuf::from(path), Arc::clone(pool))
+    };
+    let apart = [served("a", &one), served("b", &other)];
+    assert!(check_identities(&apart).is_ok());
+    let copies = [served("a", &one), served("b", &other), served("c", &one)];
+    let refused = check_identities(&copies).expect_err("two are one").to_string();
+    assert!(refused.starts_with("a and c have one identity"), "{refused}");
+    drop((apart, copies));
+    for pool in [one, other] {
+        pool.close().expect("memory does not fail");
+    }
 }
