@@ -279,8 +279,12 @@ fn what_cannot_be_preferred_is_refused() {
     }
     assert_eq!(pool.getattr(&Caller::root(), ino), Ok(before));
     let other = Caller::checked(1000, 1000, Vec::new());
+    // A kernel asks no more than whether the file may be written.
+    let by_kernel = Caller::checked_by_kernel(1000, 1000);
     let set = |caller: &Caller, mode| pool.setxattr(caller, ino, PLACEMENT, b"1", mode, None);
-    assert_eq!(set(&other, XattrMode::Set), Err(FsError::NotPermitted));
+    for caller in [&other, &by_kernel] {
+        assert_eq!(set(caller, XattrMode::Set), Err(FsError::NotPermitted));
+    }
     assert_eq!(set(&Caller::root(), XattrMode::Create), Err(FsError::Exists));
     assert_eq!(set(&Caller::root(), XattrMode::Replace), Ok(()));
     let (devices, made) =
