@@ -14,6 +14,7 @@ mod rebuild;
 mod rebuild_crash;
 mod removal;
 mod replace;
+mod reshape;
 mod returns;
 mod returns_own;
 mod roles;

@@ -429,6 +429,10 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "removal::a_cut_while_a_group_is_removed_loses_nothing_and_it_goes_on",
     ),
+    ("ReshapeKeepsNothing", "members", "reshape::a_cut_at_any_moment_of_a_move_loses_nothing"),
+    ("ReshapeUnflushed", "members", "reshape::a_cut_at_any_moment_of_a_move_loses_nothing"),
+    ("ReshapeKeptForgotten", "members", "reshape::a_cut_at_any_moment_of_a_move_loses_nothing"),
+    ("ReshapeNotHeld", "members", "reshape::a_segment_that_is_written_to_is_not_moved"),
     ("AttachedReadAtOnce", "members", "attach::a_mirror_gets_a_member_while_it_is_in_use"),
     ("AttachedForgotten", "members", "attach::a_mirror_gets_a_member_while_it_is_in_use"),
     (

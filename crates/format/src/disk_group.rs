@@ -341,7 +341,7 @@ impl Geometry {
     #[must_use]
     pub fn added_stripes(&self, shape: StripeShape) -> Stripes {
         let segment_bytes = self.segment_bytes();
-        Stripes { shape, groups_offset: ADDED_GROUPS_OFFSET, segment_bytes }
+        Stripes { shape, groups_offset: ADDED_GROUPS_OFFSET, segment_bytes, without: None }
     }
 
     /// Checks what was added (DG1): names what is wrong.

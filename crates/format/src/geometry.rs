@@ -118,6 +118,9 @@ pub struct Geometry {
     pub first_has_data: bool,
     /// The groups of disk groups that were added.
     pub added: Vec<GroupRange>,
+    /// The disk group that gets a member more, and its stripes when all have moved. Where anything
+    /// else lies, how much there is and where it ends, goes by those that it has yet.
+    pub reshaped: Option<(u8, StripeShape)>,
 }
 
 /// What a user may choose at creation.
@@ -256,6 +259,7 @@ impl Geometry {
             first_stripe,
             first_has_data: true,
             added: Vec::new(),
+            reshaped: None,
         };
         let groups_end = bytes - 2 * SUPERBLOCK_AREA_BYTES;
         let group_count = geometry.groups_in(groups_end.saturating_sub(groups_offset));
@@ -323,18 +327,6 @@ impl Geometry {
             return Err("group_count");
         }
         self.verify_added()
-    }
-
-    /// The same of what says how long segments are: with that alone it is known how much a disk
-    /// group in stripes has.
-    pub(crate) fn verify_segments(&self) -> Result<(), &'static str> {
-        let checks = [
-            ((10..=12).contains(&self.fragment_shift), "fragment_shift"),
-            (self.has_whole_segments(), "segment_fragments"),
-            ((16..=4096).contains(&self.segment_fragments), "segment_fragments"),
-        ];
-        let wrong = checks.into_iter().find(|(holds, _)| !holds);
-        wrong.map_or(Ok(()), |(_, field)| Err(field))
     }
 
     /// The descriptor has a bit for each page of segment usage too.

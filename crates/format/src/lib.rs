@@ -28,6 +28,7 @@ pub mod page;
 pub mod placement;
 pub mod pointer;
 pub mod quota;
+pub mod reshape;
 pub mod slots;
 pub mod stream;
 pub mod stripes;

@@ -124,6 +124,8 @@ pub struct Stripes {
     pub groups_offset: u64,
     /// Bytes of a segment.
     pub segment_bytes: u64,
+    /// Which member of the disk group these do not lie on, counted among all; `None`: on all.
+    pub without: Option<u8>,
 }
 
 /// Where a byte of the groups lies.
@@ -155,18 +157,42 @@ impl Stripes {
         u64::from(self.shape.members)
     }
 
+    /// Returns which member of the disk group that one is which is number `number` of those that
+    /// these lie on.
+    fn member(&self, number: u64) -> usize {
+        let number = slot(number);
+        let is_behind = self.without.is_some_and(|without| number >= usize::from(without));
+        number + usize::from(is_behind)
+    }
+
+    /// Returns the opposite; `None`: these do not lie on `member`.
+    fn number_of(&self, member: usize) -> Option<usize> {
+        let number = match self.without.map(usize::from) {
+            Some(without) if member == without => return None,
+            Some(without) => member - usize::from(member > without),
+            None => member,
+        };
+        (number < usize::from(self.shape.members)).then_some(number)
+    }
+
+    /// Whether these lie on `member` of the disk group.
+    #[must_use]
+    pub fn has_member(&self, member: usize) -> bool {
+        self.number_of(member).is_some()
+    }
+
     /// Returns the slot whose member has the parity of `row`; `None`: there is none.
     #[must_use]
     pub fn parity_member(&self, row: u64) -> Option<usize> {
         let turn = if planted::is(Planted::RotationWrong) { 0 } else { row % self.members() };
-        self.shape.has_parity.then(|| slot(self.members() - 1 - turn))
+        self.shape.has_parity.then(|| self.member(self.members() - 1 - turn))
     }
 
     /// Returns the slot whose member has data unit `index` of `row`.
     #[must_use]
     pub fn data_member(&self, row: u64, index: u64) -> usize {
         let turn = if self.shape.has_parity { row % self.members() } else { 0 };
-        slot((self.members() - turn + index) % self.members())
+        self.member((self.members() - turn + index) % self.members())
     }
 
     /// Returns the byte of each member at which its unit of `row` begins.
@@ -243,20 +269,25 @@ impl Stripes {
         }
         let step = 1 + first.row % (self.members() - 1);
         let step = if planted::is(Planted::CopiesOnOneMember) { 0 } else { step };
-        let member = u64::try_from(first.member).ok()? + step;
-        Some((slot(member % self.members()), first.member_offset + (half << self.shape.unit_shift)))
+        let number = u64::try_from(self.number_of(first.member)?).ok()? + step;
+        let member = self.member(number % self.members());
+        Some((member, first.member_offset + (half << self.shape.unit_shift)))
     }
 
     /// Returns what byte `offset` of member `member` holds; `None`: it lies in the fixed regions,
-    /// or behind the end of its segment.
+    /// or behind the end of its segment, or these do not lie on the member.
     #[must_use]
     pub fn at_member(&self, member: usize, offset: u64) -> Option<MemberByte> {
         let behind = offset.checked_sub(self.groups_offset)?;
         let (row, in_unit) = (behind >> self.shape.unit_shift, behind % self.shape.unit_bytes());
+        let number = self.number_of(member)?;
         let index = match self.parity_member(row) {
             Some(parity) if member == parity => return Some(MemberByte::Parity(row)),
-            Some(parity) => (member + slot(self.members()) - parity - 1) % slot(self.members()),
-            None => member,
+            Some(parity) => {
+                let members = slot(self.members());
+                (number + members - self.number_of(parity)? - 1) % members
+            }
+            None => number,
         };
         let index = u64::try_from(index).ok()?;
         let in_row = (index << self.shape.unit_shift) + in_unit;
@@ -280,12 +311,15 @@ mod tests {
         shapes.flat_map(|(members, has_parity)| {
             let of_rows = [(12, 4), (14, 2), (14, 8), (16, 6)].map(|(unit_shift, rows)| {
                 let shape = StripeShape { members, unit_shift, has_parity };
-                Stripes { shape, groups_offset: 3 << 16, segment_bytes: rows * shape.data_bytes() }
+                {
+                    let segment_bytes = rows * shape.data_bytes();
+                    Stripes { shape, groups_offset: 3 << 16, segment_bytes, without: None }
+                }
             });
             let of_bytes = [(12, 128 << 10), (14, 1 << 20), (14, 40 << 12), (16, 960 << 10)];
             let of_bytes = of_bytes.map(|(unit_shift, segment_bytes)| {
                 let shape = StripeShape { members, unit_shift, has_parity };
-                Stripes { shape, groups_offset: 3 << 16, segment_bytes }
+                Stripes { shape, groups_offset: 3 << 16, segment_bytes, without: None }
             });
             of_rows.into_iter().chain(of_bytes)
         })

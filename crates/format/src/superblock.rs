@@ -23,9 +23,12 @@ use crate::members::{
     MembershipDisk, Spare, members_of, memberships_of, spares_of,
 };
 use crate::missed::{MISSED_MAX, MissedDisk, missed_to_disk, note_missed};
+use crate::reshape::{Reshape, ReshapeDisk};
 use crate::slots::Slots;
 
 use self::groups::{added_of, first_layout_of, has_own_members, pages_in_halves, ranges_of};
+pub use self::label::{LabelError, label_of};
+use self::reshape::{narrower, reshape_of, verify_reshape};
 
 /// Bytes of a superblock copy.
 pub const SUPERBLOCK_BYTES: usize = 32_768;
@@ -57,33 +60,6 @@ const ROLES_ALL: u8 = 7;
 const ROLES_WITHOUT_DATA: u8 = 6;
 /// Roles of one that was added.
 const ROLES_DATA: u8 = 1;
-
-/// Why a text is no label. A superblock may hold one all the same: whoever reads it takes what is
-/// there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LabelError {
-    /// Choose a shorter one.
-    #[error("a label has at most 64 bytes")]
-    TooLong,
-    /// It could not be printed as one line.
-    #[error("a label has no control characters")]
-    ControlCharacter,
-}
-
-/// Returns `text` as the label of a new pool.
-///
-/// # Errors
-///
-/// See [`LabelError`].
-pub fn label_of(text: &str) -> Result<[u8; LABEL_BYTES], LabelError> {
-    let mut label = [0; LABEL_BYTES];
-    let head = label.get_mut(..text.len()).ok_or(LabelError::TooLong)?;
-    head.copy_from_slice(text.as_bytes());
-    if text.chars().any(char::is_control) {
-        return Err(LabelError::ControlCharacter);
-    }
-    Ok(label)
-}
 
 const _: () = assert!(LABEL_BYTES == 64);
 
@@ -172,8 +148,10 @@ struct SuperblockDisk {
     fragment_shift: u8,
     /// Default block size: binary logarithm.
     block_shift: u8,
+    /// 0: no disk group is reshaped; 1: one gets a member more, and `reshape` says how far it is.
+    is_reshaped: u8,
     /// Zero.
-    reserved_a: U16,
+    reserved_a: u8,
     /// Fragments of a segment.
     segment_fragments: U32,
     /// Fragments of a group.
@@ -224,16 +202,16 @@ struct SuperblockDisk {
     members: [MemberDisk; MEMBERS_MAX],
     /// What members that are away have missed, by rising slots.
     missed: [MissedDisk; MISSED_MAX],
-    /// Zero.
-    reserved: [u8; 32],
+    /// How far the disk group is that is reshaped.
+    reshape: ReshapeDisk,
 }
 
 const _: () = assert!(size_of::<SuperblockDisk>() == SUPERBLOCK_BYTES);
 const _: () = assert!(std::mem::offset_of!(SuperblockDisk, crc32c) == 8);
 const CRC_COVERS_FROM: usize = 12;
 /// First bytes of a copy: all that says anything where there are few members. Behind them a reader
-/// that finds [`HEAD_MEMBERS_MAX`] members and spares or fewer, and no map of what one has missed,
-/// takes zeros for what is there.
+/// that finds [`HEAD_MEMBERS_MAX`] members and spares or fewer, no map of what one has missed and
+/// no disk group that is reshaped, takes zeros for what is there.
 pub const SUPERBLOCK_HEAD_BYTES: usize = 4096;
 /// Most members and spares of which a copy is no longer than its head.
 pub const HEAD_MEMBERS_MAX: usize = 5;
@@ -251,8 +229,10 @@ pub fn bytes_in_use(head: &[u8]) -> usize {
     let byte = |at: usize| head.get(at).map(|count| usize::from(*count));
     let spares = byte(std::mem::offset_of!(SuperblockDisk, spare_count));
     let both = members.zip(spares).map(|(members, spares)| members + spares);
-    let has_maps = byte(std::mem::offset_of!(SuperblockDisk, missed_count)) != Some(0);
-    if both.is_some_and(|both| both <= HEAD_MEMBERS_MAX) && !has_maps {
+    let is_none = |at: usize| byte(at) == Some(0);
+    let is_short = is_none(std::mem::offset_of!(SuperblockDisk, missed_count))
+        && is_none(std::mem::offset_of!(SuperblockDisk, is_reshaped));
+    if both.is_some_and(|both| both <= HEAD_MEMBERS_MAX) && is_short {
         SUPERBLOCK_HEAD_BYTES
     } else {
         SUPERBLOCK_BYTES
@@ -324,6 +304,8 @@ pub struct Superblock {
     pub slots: Slots,
     /// The disk groups that were added, by number: at most [`DISK_GROUPS_MAX`] less one.
     pub added: Vec<DiskGroup>,
+    /// The disk group that gets a member more, and how far it is.
+    pub reshape: Option<Reshape>,
     /// Epochs of membership, oldest first: at least one, at most [`MEMBERSHIPS_MAX`].
     pub memberships: Vec<Membership>,
     /// Name that the user gave, padded with zeros.
@@ -509,7 +491,9 @@ impl Superblock {
         let bad = |field| SuperblockError::BadField { field };
         let device_count = usize::from(disk.device_count.get());
         let (layout, slots) = first_layout_of(&disk.layouts[0])?;
-        let (own, member_bytes) = (layout.stripe(slots.len()), disk.device_bytes.get());
+        let reshape = reshape_of(disk)?;
+        let own = layout.stripe(slots.len() - narrower(reshape.as_ref(), 0));
+        let member_bytes = disk.device_bytes.get();
         let mut geometry = Geometry {
             device_bytes: member_bytes,
             fragment_shift: disk.fragment_shift,
@@ -526,6 +510,7 @@ impl Superblock {
             first_stripe: own,
             first_has_data: disk.disk_groups[0].roles != ROLES_WITHOUT_DATA,
             added: Vec::new(),
+            reshaped: None,
         };
         geometry.verify_segments().map_err(bad)?;
         if let Some(shape) = own {
@@ -560,8 +545,10 @@ impl Superblock {
             return Err(SuperblockError::NotImplemented { what });
         }
         let added = added_of(disk)?;
-        geometry.added = ranges_of(&geometry, &added)?;
+        geometry.added = ranges_of(&geometry, &added, reshape.as_ref())?;
         geometry.verify().map_err(bad)?;
+        let groups = ((layout, &slots), added.as_slice());
+        geometry.reshaped = verify_reshape(&geometry, groups, reshape.as_ref()).map_err(bad)?;
         let members = disk.members.get(..device_count).ok_or(bad("device_count"))?;
         let mut members = members_of(members)?;
         let missed = disk.missed.get(..usize::from(disk.missed_count)).ok_or(bad("missed"))?;
@@ -598,6 +585,7 @@ impl Superblock {
             layout,
             slots,
             added,
+            reshape,
             memberships,
             label: disk.label,
             created_seconds: disk.created.get(),
@@ -724,6 +712,8 @@ impl Superblock {
         disk.double_write_pages = U64::new(geometry.double_write_pages);
         disk.group_table_offset = U64::new(geometry.group_table_offset);
         disk.groups_offset = U64::new(geometry.groups_offset);
+        disk.is_reshaped = u8::from(self.reshape.is_some());
+        disk.reshape = self.reshape.map(Reshape::to_disk).unwrap_or_default();
         disk.lsn_base = U64::new(self.lsn_base.0);
         disk.epoch_base = U64::new(self.epoch_base.0);
         disk.busy_generation = U64::new(self.busy_generation);
@@ -796,5 +786,7 @@ fn void_to_disk(void: &VoidInterval) -> VoidIntervalDisk {
 }
 
 mod groups;
+mod label;
+mod reshape;
 #[cfg(test)]
 mod tests;

@@ -189,6 +189,12 @@ bugs! {
     TakenOutWithLiveBlocks: "A disk group is taken out before its last block is elsewhere (EV1).",
     TakenOutBeforeCheckpoint:
         "A disk group is taken out while the log still speaks of it (EV1).",
+    ReshapeKeepsNothing:
+        "A segment whose new place meets its old one is not kept elsewhere while it moves (RP3).",
+    ReshapeUnflushed: "The labels say that segments are moved before these are durable (RP1).",
+    ReshapeKeptForgotten:
+        "An open says that a segment which is kept elsewhere is moved, and does not move it (RP3).",
+    ReshapeNotHeld: "Writers go on while a segment is moved (RP2).",
     AttachedReadAtOnce: "A member that is attached is read before it has all (AD1).",
     AttachedForgotten:
         "A label that is written for another reason has the disk groups' members of before.",

@@ -240,8 +240,11 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
     }
     let settled = settled.iter().copied().max().unwrap_or_default();
     let judged = Judged { newest, slots, settled, spares };
+    let coming = first.label.coming_slot().map(|(_, slot)| slot);
     for (layout, own) in disk_groups(&first.label) {
-        check_group(layout, own, table, &judged.slots)?;
+        // Nothing lies on one that its disk group is only getting.
+        let own: Slots = own.iter().filter(|slot| Some(*slot) != coming).collect();
+        check_group(layout, &own, table, &judged.slots)?;
     }
     Ok(judged)
 }
@@ -408,6 +411,7 @@ mod tests {
             layout: if width == 1 { Layout::Single } else { Layout::Mirror },
             slots: (0..usize::from(width)).into(),
             added: Vec::new(),
+            reshape: None,
             memberships: vec![Membership::FIRST],
             label: [0; LABEL_BYTES],
             created_seconds: 0,

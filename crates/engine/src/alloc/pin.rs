@@ -40,12 +40,55 @@ impl Allocator {
         if segment.is_open && planted::is(Planted::RebuildSkipsOpen) {
             return Ok(None);
         }
-        let kept = match segment.kind {
-            SegmentKind::Data | SegmentKind::Free => Redundancy::Parity,
-            SegmentKind::Metadata | SegmentKind::Journal => Redundancy::Copies,
-        };
+        let kept = kept_as(segment.kind);
         segment.pins += 1;
         Ok(Some(Pin { alloc: self, id, kept, incarnation: segment.incarnation }))
+    }
+
+    /// Pins a free segment in one of the groups that `is_wanted` says, not among their first
+    /// `behind` segments: nobody gets it until the pin goes. `None`: there is none.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the maps of a group.
+    pub(crate) fn pin_free(
+        &self,
+        is_wanted: impl Fn(u32) -> bool,
+        behind: u64,
+    ) -> FsResult<Option<Pin<'_>>> {
+        let mut state = self.state.lock();
+        let mut passed = 0;
+        for number in self.geometry().groups().filter(|number| is_wanted(*number)) {
+            let from = u32::try_from(behind.saturating_sub(passed)).unwrap_or(u32::MAX);
+            passed += u64::from(self.geometry().segments_of(number));
+            let is_there = state.groups.contains_key(&number) || self.is_initialised(number)?;
+            if !is_there || !self.can_give(&mut state, number)? {
+                continue;
+            }
+            let Some(group) = state.groups.get_mut(&number) else { continue };
+            let Some(free) = group.free_at_or_after(from) else { continue };
+            let Some(segment) = group.segments.get_mut(index(free)) else { continue };
+            segment.pins += 1;
+            group.free_count -= 1;
+            let (id, kept) = (SegmentId { group: number, segment: free }, Redundancy::Parity);
+            return Ok(Some(Pin { alloc: self, id, kept, incarnation: segment.incarnation }));
+        }
+        Ok(None)
+    }
+
+    /// Returns how what lies in a segment is kept, `Some(None)` where nothing in it is of use;
+    /// `None`: it cannot be told without waiting for somebody, who may wait for whoever asks.
+    pub(crate) fn kind_now(&self, id: SegmentId) -> Option<Option<Redundancy>> {
+        let mut state = self.state.try_lock()?;
+        if !state.groups.contains_key(&id.group) && !self.is_initialised(id.group).ok()? {
+            return Some(None);
+        }
+        self.ensure_group(&mut state, id.group).ok()?;
+        let segment = state.groups.get(&id.group)?.segments.get(index(id.segment))?;
+        if segment.is_free() {
+            return Some(None);
+        }
+        Some(Some(kept_as(segment.kind)))
     }
 
     /// Whether the page at `place`, in a metadata segment of a loaded group, is in use and nobody
@@ -58,6 +101,13 @@ impl Allocator {
         let state = self.state.lock();
         let extent = Extent { place, fragments: geometry.page_fragments() };
         state.groups.get(&place.group()).is_some_and(|group| group.has_given(extent, geometry))
+    }
+}
+
+fn kept_as(kind: SegmentKind) -> Redundancy {
+    match kind {
+        SegmentKind::Data | SegmentKind::Free => Redundancy::Parity,
+        SegmentKind::Metadata | SegmentKind::Journal => Redundancy::Copies,
     }
 }
 

@@ -34,6 +34,7 @@ mod pace;
 mod pieces;
 mod quotas;
 mod rebuild;
+mod reshape;
 mod scrub;
 mod weigher;
 
@@ -44,6 +45,7 @@ use self::pace::Turns;
 pub use self::pace::{Pace, Percent};
 pub use self::rebuild::RebuildReport;
 pub(crate) use self::rebuild::{Rebuild, RebuildCounts};
+pub(crate) use self::reshape::Reshape;
 pub use self::scrub::ScrubReport;
 pub(crate) use self::scrub::{Scrub, ScrubCounts};
 

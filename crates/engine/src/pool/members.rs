@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering;
 use format::members::{Member, Spare};
 use storage::device::{DeviceError, SharedDevice};
 use storage::volume::{
-    AttachError, DetachError, Detached, MemberCounts, ReplaceError, ReturnError, SpareError,
+    AttachError, DetachError, Detached, MemberCounts, ReplaceError, Reshaping, ReturnError,
+    SpareError,
 };
 
 use super::Pool;
 use crate::error::{FsError, FsResult};
-use crate::jobs::{Rebuild, RebuildCounts, RebuildReport, Scrub, ScrubReport};
+use crate::jobs::{Rebuild, RebuildCounts, RebuildReport, Reshape, Scrub, ScrubReport};
 
 /// What `status` tells of a member.
 #[derive(Clone, Debug)]
@@ -263,6 +264,48 @@ impl Pool {
         })?;
         self.begin_rebuild(slot);
         Ok(slot)
+    }
+
+    /// Makes `device` a further member of the raid5 that has the member in slot `beside`. A job
+    /// moves its segments, one after the other, to stripes over all members ([`Pool::jobs`]); when
+    /// all are moved it has more room. Returns the slot of the device.
+    ///
+    /// # Errors
+    ///
+    /// See [`AttachError`].
+    pub fn widen(
+        &self,
+        beside: usize,
+        device: SharedDevice,
+        id: [u8; 16],
+    ) -> Result<usize, AttachError> {
+        let mut superblock = self.superblock.lock();
+        let widened = self.volume().changing().widen(&mut superblock, beside, device, id);
+        drop(superblock);
+        let slot = widened.inspect_err(|error| {
+            if let AttachError::Unfit(error) = error {
+                self.stop_after(error);
+            }
+        })?;
+        self.begin_rebuild(slot);
+        if self.has_resumed.load(Ordering::Relaxed) {
+            self.resume_reshape();
+        }
+        Ok(slot)
+    }
+
+    /// Returns how far the disk group is that gets a member more; `None`: there is none.
+    #[must_use]
+    pub fn reshaping(&self) -> Option<Reshaping> {
+        self.volume().reshaping()
+    }
+
+    /// Goes on with the move of segments to stripes of another width.
+    pub(super) fn resume_reshape(&self) {
+        if let Some(reshaping) = self.volume().reshaping() {
+            let job = Reshape::new(&self.core, reshaping.reshape.disk_group);
+            self.jobs.add(&self.core, Arc::new(job));
+        }
     }
 
     /// Takes the member in `slot` out of its disk group, a mirror: of two only where

@@ -355,6 +355,10 @@ impl Pool {
         if pulse.is_some() && !planted::is(Planted::AbsentNotLeftBehind) {
             volume.leave_absent_behind(&mut superblock)?;
         }
+        if pulse.is_some() {
+            // CRASH: before anything else is written to the groups.
+            volume.changing().end_interrupted_move(&mut superblock)?;
+        }
         let (start, recovery) = match rest {
             Some(head) => {
                 (go_on(&volume, &superblock, head, is_read_only)?, RecoveryReport::default())
@@ -522,6 +526,7 @@ impl Pool {
         if !self.has_resumed.swap(true, Ordering::Relaxed) {
             self.resume_deletions()?;
             self.resume_rebuild();
+            self.resume_reshape();
             self.resume_evacuations();
         }
         self.take_back()?;

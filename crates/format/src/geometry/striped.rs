@@ -85,6 +85,18 @@ impl Geometry {
         })
     }
 
+    /// Checks what says how long segments are, and names what is wrong: with that alone it is known
+    /// how much a disk group in stripes has.
+    pub(crate) fn verify_segments(&self) -> Result<(), &'static str> {
+        let checks = [
+            ((10..=12).contains(&self.fragment_shift), "fragment_shift"),
+            (self.has_whole_segments(), "segment_fragments"),
+            ((16..=4096).contains(&self.segment_fragments), "segment_fragments"),
+        ];
+        let wrong = checks.into_iter().find(|(holds, _)| !holds);
+        wrong.map_or(Ok(()), |(_, field)| Err(field))
+    }
+
     /// A segment is a power of two. In a pool with stripes it may have another length, and its
     /// fragments are pages.
     pub(super) fn has_whole_segments(&self) -> bool {
@@ -104,6 +116,12 @@ impl Geometry {
         ends.saturating_add(rows << shape.unit_shift)
     }
 
+    /// The first disk group lies in stripes of `wide` from now on, and has `bytes` of segments.
+    pub(crate) fn end_reshape(&mut self, wide: StripeShape, bytes: u64) {
+        self.first_stripe = Some(wide);
+        self.device_bytes = self.groups_offset + bytes + 2 * SUPERBLOCK_AREA_BYTES;
+    }
+
     /// Returns the bytes of a disk group in stripes of `shape`, whose groups begin at
     /// `groups_offset` and that uses `member_bytes` of each member.
     #[must_use]
@@ -118,7 +136,7 @@ impl Geometry {
     pub fn stripes(&self) -> Option<Stripes> {
         let shape = self.first_stripe?;
         let segment_bytes = self.segment_bytes();
-        Some(Stripes { shape, groups_offset: self.groups_offset, segment_bytes })
+        Some(Stripes { shape, groups_offset: self.groups_offset, segment_bytes, without: None })
     }
 
     /// Returns what partial segments in `group` end with a multiple of, in fragments: a stripe, or
@@ -126,7 +144,14 @@ impl Geometry {
     #[must_use]
     pub fn stripe_fragments(&self, group: u32) -> u32 {
         let Some(shape) = self.stripe_of(group) else { return self.page_fragments() };
-        u32::try_from(shape.data_bytes() >> self.fragment_shift).unwrap_or(self.segment_fragments)
+        let own = shape.data_bytes() >> self.fragment_shift;
+        // While it is reshaped a segment may be moved between two partial ones: each ends where a
+        // stripe of either width does.
+        let wide = self.reshaped.filter(|(number, _)| self.disk_group_of(group) == Some(*number));
+        let both = wide.map_or(own, |(_, wide)| {
+            least_common_multiple(own, wide.data_bytes() >> self.fragment_shift)
+        });
+        u32::try_from(both).unwrap_or(u32::MAX).min(self.segment_fragments)
     }
 
     /// Returns where the stripe of a segment in `group` ends that fragment `at` of the segment is
@@ -184,6 +209,14 @@ impl Geometry {
     pub fn front_pages(&self) -> u32 {
         self.lsn_pages_start() + self.lsn_pages()
     }
+}
+
+fn least_common_multiple(one: u64, other: u64) -> u64 {
+    let (mut divisor, mut rest) = (one, other);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    one / divisor.max(1) * other
 }
 
 /// Rows enough that what a flush leaves empty of its last stripe is a small part of a segment.

@@ -1,11 +1,13 @@
 //! The disk groups of a superblock: what its bytes say of them, and how they change.
 
+use super::reshape::narrower;
 use super::{Superblock, SuperblockDisk, SuperblockError};
 
 use crate::disk_group::{DiskGroup, DiskGroupState, GroupRange};
 use crate::geometry::Geometry;
 use crate::ids::SEQUENCE_MAX;
 use crate::members::{Layout, LayoutDisk, Member, layout_of};
+use crate::reshape::Reshape;
 use crate::slots::Slots;
 use crate::stripes::StripeShape;
 
@@ -66,15 +68,17 @@ pub(super) fn has_own_members(superblock: &Superblock) -> bool {
 pub(super) fn ranges_of(
     geometry: &Geometry,
     added: &[DiskGroup],
+    reshape: Option<&Reshape>,
 ) -> Result<Vec<GroupRange>, SuperblockError> {
     let mut ranges = Vec::new();
     for group in added.iter().filter(|group| group.state != DiskGroupState::Adding) {
-        let stripe = group.layout.stripe(group.slots.len());
+        let members = group.slots.len() - narrower(reshape, group.number);
+        let stripe = group.layout.stripe(members);
         if stripe.is_some() && !geometry.pages_in_halves {
             let what = "stripes beside metadata that fills whole segments";
             return Err(SuperblockError::NotImplemented { what });
         }
-        let own = (group.number, group.layout, group.slots.len());
+        let own = (group.number, group.layout, members);
         let own = geometry.ranges_on(own, group.first_group, group.member_bytes);
         let own = own.ok_or(SuperblockError::BadField { field: "disk_groups" })?;
         let is_leaving = group.state == DiskGroupState::Leaving;
@@ -109,7 +113,7 @@ impl Superblock {
     /// [`SuperblockError`]: they cannot be so.
     pub fn place_added(&mut self) -> Result<(), SuperblockError> {
         let mut geometry = self.geometry.clone();
-        geometry.added = ranges_of(&geometry, &self.added)?;
+        geometry.added = ranges_of(&geometry, &self.added, self.reshape.as_ref())?;
         geometry.verify().map_err(|field| SuperblockError::BadField { field })?;
         self.geometry = geometry;
         Ok(())
@@ -161,13 +165,18 @@ impl Superblock {
     /// Adds `member` to the disk group `number`, which is a mirror from now on, in the lowest slot
     /// that is free. Returns that slot.
     pub fn attach(&mut self, number: u8, member: Member) -> usize {
+        self.attach_as(number, Layout::Mirror, member)
+    }
+
+    /// The same of a disk group that is a `layout` from now on.
+    pub(super) fn attach_as(&mut self, number: u8, layout: Layout, member: Member) -> usize {
         let free = self.members.iter().position(Member::is_gone);
         let slot = free.unwrap_or(self.members.len());
         match self.members.get_mut(slot) {
             Some(at) => *at = member,
             None => self.members.push(member),
         }
-        self.relayout(number, Layout::Mirror, |slots| slots.push(slot));
+        self.relayout(number, layout, |slots| slots.push(slot));
         slot
     }
 

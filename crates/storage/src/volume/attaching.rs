@@ -75,6 +75,56 @@ pub enum AttachError {
     /// Remove some first.
     #[error("a pool has at most {MEMBERS_MAX} devices: remove some first")]
     TooManyMembers,
+    /// Add a disk group, or attach a copy.
+    #[error(
+        "disk group {number} is a {kind}, and only a raid5 gets a device more to spread its data \
+         over: `group add` adds a disk group beside it, and a mirror gets copies by `device add \
+         --mirror`"
+    )]
+    NoRaid5 {
+        /// Number of the disk group.
+        number: u8,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// Wait for it.
+    #[error(
+        "a disk group of this pool is getting a device already: wait until all has moved \
+         (holdfast job list)"
+    )]
+    Reshaped,
+    /// Add a disk group.
+    #[error("disk group {number} has {most} devices, and more it cannot have: add a disk group")]
+    Wide {
+        /// Number of the disk group.
+        number: u8,
+        /// How many it can have.
+        most: usize,
+    },
+    /// Bring it back, or replace it, and wait until it has all.
+    #[error(
+        "the member in slot {slot} is {state}, and a raid5 gets a device only while all of its \
+         devices are online: bring it back (`device online`) or replace it, and wait until it has \
+         all"
+    )]
+    Lacking {
+        /// Which one.
+        slot: usize,
+        /// What it is.
+        state: &'static str,
+    },
+    /// Add a disk group.
+    #[error(
+        "disk group {number} would have no more room with a device more, for its segments of \
+         {segment_bytes} bytes would take as many rows as now: give devices for a disk group of \
+         their own (holdfast group add)"
+    )]
+    NoGain {
+        /// Number of the disk group.
+        number: u8,
+        /// How long a segment is.
+        segment_bytes: u64,
+    },
     /// Close the pool and open it again.
     #[error(
         "the disk groups of this pool have changed too often since it was opened: unmount it and \

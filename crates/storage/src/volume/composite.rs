@@ -124,6 +124,13 @@ pub trait Composite: Device {
     /// compared, at one time. `None`: it lies behind what the pool uses.
     fn piece_at(&self, offset: u64) -> Option<Range<u64>>;
 
+    /// Whether the member in `slot` of the pool has a share of a piece: in a disk group that is
+    /// reshaped one has none of what is not moved yet.
+    fn has_share(&self, slot: usize, piece: &Range<u64>) -> bool {
+        let _ = (slot, piece);
+        true
+    }
+
     /// Begins to read what others have of a piece; what this returns then writes what the joining
     /// member in `slot` should have of it. Nobody else may write to the piece before that is done.
     /// Not durable before a flush. `None`: the member is not joining any more. An error is what a

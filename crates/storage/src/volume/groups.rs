@@ -297,6 +297,12 @@ impl Composite for Groups {
         })
     }
 
+    fn has_share(&self, slot: usize, piece: &Range<u64>) -> bool {
+        self.part_of(piece.start, piece.end - piece.start).is_none_or(|(placed, _)| {
+            placed.part.composite.has_share(slot, &placed.inner_range(piece))
+        })
+    }
+
     fn begin_remake(&self, slot: usize, wanted: &ToRemake) -> Remaking<'_> {
         let ToRemake { piece, kept, keeps } = wanted;
         let Some((placed, _)) = self.part_of(piece.start, piece.end - piece.start) else {

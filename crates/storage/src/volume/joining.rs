@@ -356,10 +356,16 @@ impl Volume {
             let Some((set, _)) = members.of_slot(slot) else { return Ok(()) };
             set.submit_flush(Purpose::Cleaner).wait()?;
         }
-        members.change_last(Some(slot), |slots, _| {
+        members.change_last(Some(slot), |slots, label| {
             let is_same = |at: &&mut Slot| at.state == MemberState::Joining && at.stay() == *stay;
             let Some(at) = slots.get_mut(slot).filter(is_same) else { return Change::Nothing };
             (at.state, at.missed) = (MemberState::Online, None);
+            if let Some((_, coming)) = label.coming_slot().filter(|(_, coming)| *coming == slot)
+                && let Some((set, _)) = members.of_slot(coming)
+            {
+                // It counts among those that are online, and so among those that must be.
+                set.need(set.needed() + 1);
+            }
             Change::States
         })
     }

@@ -323,7 +323,7 @@ impl Volume {
     }
 
     /// The pool lies on the same members, as `superblock` says, from now on.
-    fn show(&self, number: usize, superblock: &Superblock) -> Result<(), GrowError> {
+    pub(super) fn show(&self, number: usize, superblock: &Superblock) -> Result<(), GrowError> {
         let edition = self.now();
         if self.members().is_none() {
             let (device, geometry) = (Arc::clone(&edition.device), superblock.geometry.clone());

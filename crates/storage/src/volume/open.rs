@@ -6,6 +6,7 @@ use std::sync::Arc;
 use format::disk_group::{ADDED_GROUPS_OFFSET, DiskGroup, DiskGroupState};
 use format::members::{Layout, MemberState};
 use format::page::PAGE_BYTES;
+use format::reshape::Lay;
 use format::slots::Slots;
 use format::superblock::{Superblock, SuperblockError};
 use runtime::planted::{self, Planted};
@@ -137,7 +138,7 @@ impl Volume {
     ) -> Result<Volume, PoolError> {
         let own = |slots_of: &Slots| -> Vec<Slot> { slots_of.pick(&slots).cloned().collect() };
         let in_use = |error| PoolError::Superblock { device: info_name(&slots), cause: error };
-        let needed = needed_of(superblock.layout, superblock.slots.len());
+        let needed = needed_in(superblock, 0, superblock.layout, superblock.slots.len());
         let geometry = &superblock.geometry;
         let of_first = (superblock.slots.clone(), own(&superblock.slots));
         let set = MemberSet::new(of_first, label, needed, geometry);
@@ -191,13 +192,23 @@ pub(super) fn parts_over(
     let each = slots.len() / usize::from(lanes);
     let part = |(lane, slots): (u8, &[Slot])| {
         let numbers = group.slots.iter().skip(usize::from(lane) * each).take(each).collect();
-        let needed = needed_of(group.layout, each);
+        let needed = needed_in(superblock, group.number, group.layout, each);
         let set = first.beside(numbers, slots.to_vec(), needed);
         let composite = layout_over(superblock, Some(group), set)?;
         let lane = (lanes > 1).then_some(lane);
         Ok(Part { disk_group: group.number, lane, composite })
     };
     (0..lanes).zip(slots.chunks(each.max(1))).map(part).collect()
+}
+
+/// Returns how many members disk group `number` cannot do without: while none of its segments lies
+/// on the one that it is getting, and that one has not even the fixed regions, as many as before.
+fn needed_in(superblock: &Superblock, number: u8, layout: Layout, width: usize) -> usize {
+    let is_new = superblock.coming_slot().is_some_and(|(of, slot)| {
+        let member = superblock.members.get(slot);
+        of == number && member.is_none_or(|member| !member.is_online())
+    });
+    needed_of(layout, width - usize::from(is_new))
 }
 
 /// Returns how many members a layout cannot do without (MS3).
@@ -224,7 +235,10 @@ pub(super) fn layout_over(
 ) -> Result<Arc<dyn Composite>, SuperblockError> {
     let geometry = &superblock.geometry;
     let layout = added.map_or(superblock.layout, |group| group.layout);
+    let number = added.map_or(0, |group| group.number);
+    let is_reshaped = superblock.reshape.is_some_and(|reshape| reshape.disk_group == number);
     let width = added.map_or(superblock.slots.len(), |group| group.slots.len());
+    let width = width - usize::from(is_reshaped);
     let not = |what| SuperblockError::NotImplemented { what };
     let stripe = layout.stripe(width);
     let bytes = match (added, stripe) {
@@ -254,6 +268,12 @@ pub(super) fn layout_over(
                 None => geometry.stripes(),
             };
             let stripes = stripes.ok_or_else(|| not("a layout without its stripes"))?;
+            // Of one that is in use the set knows how far it is.
+            if let (None, Some(lay)) =
+                (set.lay(), superblock.lay_of(number).filter(Lay::is_reshaped))
+            {
+                set.set_lay(lay);
+            }
             Ok(Arc::new(Striped::new(info, set, stripes)))
         }
         (Layout::Stripe { .. } | Layout::Raid5 { .. }, None) => {

@@ -192,6 +192,7 @@ impl Volume {
     pub fn must_remake(&self, slot: usize, piece: &std::ops::Range<u64>) -> bool {
         let Some(members) = self.members() else { return false };
         let view = members.all();
-        view.get(slot).is_none_or(|at| members.has_missed(at, piece))
+        let has_share = self.composite().is_none_or(|it| it.has_share(slot, piece));
+        has_share && view.get(slot).is_none_or(|at| members.has_missed(at, piece))
     }
 }

@@ -29,15 +29,17 @@
 //! engine and held while labels are written.
 
 mod labels;
+mod lay;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
 use format::members::{MemberState, Membership};
 use format::missed::Parts;
+use format::reshape::Lay;
 use format::slots::Slots;
 use format::superblock::Superblock;
 use parking_lot::RwLock;
@@ -110,7 +112,10 @@ pub struct MemberSet {
     /// Held for a copy only: a plain lock.
     standing: RwLock<Standing>,
     /// Online members that the layout cannot do without (MS3).
-    needed: usize,
+    needed: AtomicUsize,
+    /// How segments lie that are told apart since the pool was opened: of a disk group that is
+    /// reshaped, or was. Held for a copy only: a plain lock.
+    lay: RwLock<Option<Lay>>,
     ranges: Arc<Ranges>,
     /// Of what was one device alone: the writes that went to it before (LN1).
     before: OnceLock<Arc<Before>>,
@@ -168,7 +173,7 @@ fn spread(sets: &[Arc<MemberSet>], slots: &[Slot]) {
 
 /// Whether one of `sets` has fewer members online than its layout needs.
 fn is_short(sets: &[Arc<MemberSet>], slots: &[Slot]) -> bool {
-    sets.iter().any(|set| set.online_of(slots) < set.needed)
+    sets.iter().any(|set| set.online_of(slots) < set.needed())
 }
 
 impl MemberSet {
@@ -210,7 +215,8 @@ impl MemberSet {
         let (standing, before) = (RwLock::new(Standing::New), OnceLock::new());
         let spares = SpareDevices::default();
         let numbers = RwLock::new(numbers.into_iter().collect());
-        Arc::new(MemberSet { roster, numbers, view, standing, needed, ranges, before, spares })
+        let (needed, lay) = (AtomicUsize::new(needed), RwLock::default());
+        Arc::new(MemberSet { roster, numbers, view, standing, needed, lay, ranges, before, spares })
     }
 
     /// Labels are written to these members too from now on.
@@ -314,13 +320,13 @@ impl MemberSet {
     #[must_use]
     pub fn can_lose(&self, slot: &Slot) -> bool {
         let others = online_count(&self.view()) - usize::from(slot.state == MemberState::Online);
-        others >= self.needed
+        others >= self.needed()
     }
 
     /// The same of its member that is in `slot` of the pool's `slots`.
     pub(super) fn can_lose_of(&self, slots: &[Slot], slot: usize) -> bool {
         let is_online = slots.get(slot).is_some_and(|it| it.state == MemberState::Online);
-        self.online_of(slots).saturating_sub(usize::from(is_online)) >= self.needed
+        self.online_of(slots).saturating_sub(usize::from(is_online)) >= self.needed()
     }
 
     /// Tells the range, in bytes of the pool, of a write that is about to begin; waits while
@@ -745,7 +751,7 @@ impl MemberSet {
         // One that was asked for several things is one.
         let lost: BTreeSet<usize> = failed.iter().map(|(at, _)| *at).filter(is_same).collect();
         let lost = lost.len();
-        if lost > 0 && online_count(&now) < self.needed + lost {
+        if lost > 0 && online_count(&now) < self.needed() + lost {
             return Err(first.clone());
         }
         for (at, error) in failed {

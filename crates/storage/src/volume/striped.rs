@@ -23,6 +23,7 @@
 //! member whole (`joining.rs`).
 
 mod heal;
+mod moving;
 mod parity;
 mod read;
 mod remake;
@@ -32,12 +33,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use format::geometry::SUPERBLOCK_AREA_BYTES;
+use format::reshape::Lay;
 use format::stripes::{Stripes, UnitPlace};
 
 use super::composite::{Compared, Composite, Healed, ParityMended, Remaking, ToRemake, Verify};
 use super::joining::mib_at;
 use super::mirror::Mirror;
-use super::set::MemberSet;
+use super::salvage::{Salvage, Salvaged};
+use super::set::{MemberSet, View};
 use super::slot::Slot;
 use crate::convert::{to_u64, to_usize};
 use crate::device::{
@@ -52,6 +55,7 @@ pub(super) struct Striped {
     set: Arc<MemberSet>,
     /// The fixed regions, which lie on each member.
     fixed: Mirror,
+    /// How all segments lie, unless the set says otherwise ([`MemberSet::lay`]).
     stripes: Stripes,
 }
 
@@ -94,8 +98,60 @@ impl Striped {
         Striped { info, set, fixed, stripes }
     }
 
+    fn lay(&self) -> Lay {
+        self.set.lay().unwrap_or_else(|| Lay::from(self.stripes))
+    }
+
+    /// Returns how the segment lies that has byte `offset` of the pool.
+    fn at(&self, offset: u64) -> Stripes {
+        self.lay().at(offset)
+    }
+
+    /// Returns what a range of one segment has in each unit.
     fn parts(&self, offset: u64, length_bytes: usize) -> Vec<Part> {
-        parts_of(&self.stripes, offset, length_bytes)
+        parts_of(&self.at(offset), offset, length_bytes)
+    }
+
+    /// Returns who of `view` has a share of what lies as `stripes` say; of the others nothing is
+    /// there.
+    fn sharing(view: &View, stripes: &Stripes) -> View {
+        if stripes.without.is_none() {
+            return Arc::clone(view);
+        }
+        let own = |(member, slot): (usize, &Slot)| match stripes.has_member(member) {
+            true => slot.clone(),
+            false => Slot::gone(),
+        };
+        Arc::new(view.iter().enumerate().map(own).collect())
+    }
+
+    /// Reads `range` of each member, of what lies as `stripes` say: one that has no share of it has
+    /// zeros, which change no sum.
+    fn salvage(
+        &self,
+        view: &View,
+        stripes: &Stripes,
+        range: &Range<u64>,
+    ) -> Result<Vec<Option<Salvaged>>, DeviceError> {
+        let salvage =
+            self.set.begin_salvage(&Striped::sharing(view, stripes), Purpose::Cleaner, range);
+        self.end_salvage(salvage, stripes, range)
+    }
+
+    fn end_salvage(
+        &self,
+        salvage: Salvage,
+        stripes: &Stripes,
+        range: &Range<u64>,
+    ) -> Result<Vec<Option<Salvaged>>, DeviceError> {
+        let mut shares = self.set.end_salvage(salvage)?;
+        for (member, share) in shares.iter_mut().enumerate() {
+            if !stripes.has_member(member) {
+                let bytes = AlignedBuffer::zeroed(to_usize(range.end - range.start));
+                *share = Some(Salvaged { bytes, bad: Vec::new() });
+            }
+        }
+        Ok(shares)
     }
 
     /// Whether an operation lies in front of the groups, or is of the labels behind them.
@@ -103,6 +159,13 @@ impl Striped {
         let offset = operation.offset().unwrap_or(0);
         offset + operation.length_bytes() <= self.stripes.groups_offset
             || offset >= self.info.size_bytes.saturating_sub(2 * SUPERBLOCK_AREA_BYTES)
+    }
+
+    /// Returns where the bytes from `offset` on are to be read, and what for: those of a segment
+    /// that is kept elsewhere are data there.
+    fn seen_at(&self, purpose: Purpose, offset: u64) -> (Purpose, u64) {
+        let (seen, _) = self.lay().seen_at(offset);
+        if seen == offset { (purpose, offset) } else { (Purpose::Cleaner, seen) }
     }
 
     fn refused(&self, operation: &Operation) -> Ticket {
@@ -187,6 +250,7 @@ impl Composite for Striped {
         if offset + to_u64(length_bytes) <= self.stripes.groups_offset {
             return self.fixed.read_copy(copy, purpose, offset, length_bytes);
         }
+        let (purpose, offset) = self.seen_at(purpose, offset);
         match purpose.redundancy() {
             Redundancy::Copies => self.read_copy_of_pages(copy, purpose, offset, length_bytes),
             Redundancy::Parity => self.read_version(copy, purpose, offset, length_bytes),
@@ -194,7 +258,8 @@ impl Composite for Striped {
     }
 
     fn agrees(&self, purpose: Purpose, offset: u64, length_bytes: usize) -> bool {
-        let is_held = purpose.redundancy() == Redundancy::Parity && self.stripes.shape.has_parity;
+        let has_parity = self.stripes.shape.has_parity;
+        let is_held = purpose.redundancy() == Redundancy::Parity && has_parity;
         !is_held || self.rows_agree(purpose, offset, length_bytes)
     }
 
@@ -209,6 +274,7 @@ impl Composite for Striped {
         if offset + to_u64(length_bytes) <= self.stripes.groups_offset {
             return self.fixed.heal(purpose, offset, length_bytes, verify, returning);
         }
+        let (purpose, offset) = self.seen_at(purpose, offset);
         let (range, view) = (offset..offset + to_u64(length_bytes), self.set.view_with(returning));
         match purpose.redundancy() {
             Redundancy::Copies => self.heal_pages(purpose, &view, range, verify),
@@ -224,6 +290,11 @@ impl Composite for Striped {
         let start = self.stripes.groups_offset + behind / segment_bytes * segment_bytes;
         let end = self.info.size_bytes.saturating_sub(2 * SUPERBLOCK_AREA_BYTES);
         (start + segment_bytes <= end).then(|| start..start + segment_bytes)
+    }
+
+    fn has_share(&self, slot: usize, piece: &Range<u64>) -> bool {
+        let own = self.set.own_of(slot).filter(|_| piece.start >= self.stripes.groups_offset);
+        own.is_none_or(|own| self.at(piece.start).has_member(own))
     }
 
     fn begin_remake(&self, slot: usize, wanted: &ToRemake) -> Remaking<'_> {

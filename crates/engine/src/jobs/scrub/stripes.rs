@@ -73,7 +73,7 @@ impl Rows<'_> {
 
 impl Scrub {
     /// Looks at a segment, which is pinned, and repairs what is bad in it.
-    pub(super) fn mend_segment(
+    pub(in crate::jobs) fn mend_segment(
         &self,
         core: &Core,
         pin: &Pin<'_>,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use format::members::MemberState;
 use runtime::planted::{self, Planted};
 
 use super::{Part, Striped};
@@ -14,11 +15,13 @@ use crate::volume::set::View;
 use crate::volume::slot::Slot;
 
 impl Striped {
-    /// Returns where copy `copy` of parts lies: member and byte of each; `None`: no page can be
+    /// Returns where copy `copy` of parts, from byte `start` of the pool on, lies: member and byte
+    /// of each; `None`: no page can be
     /// there.
-    fn copy_of(&self, copy: usize, parts: &[Part]) -> Option<Vec<(usize, u64)>> {
+    fn copy_of(&self, copy: usize, start: u64, parts: &[Part]) -> Option<Vec<(usize, u64)>> {
         let first = |part: &Part| Some((part.place.member, part.place.member_offset));
-        let second = |part: &Part| self.stripes.second_copy(&part.place);
+        let stripes = parts.first().map(|part| self.at(start + to_u64(part.at)));
+        let second = |part: &Part| stripes.and_then(|it| it.second_copy(&part.place));
         match copy {
             0 => parts.iter().map(first).collect(),
             1 => parts.iter().map(second).collect(),
@@ -62,7 +65,7 @@ impl Striped {
         length_bytes: usize,
     ) -> Option<Result<AlignedBuffer, DeviceError>> {
         let parts = self.parts(offset, length_bytes);
-        let copies = (0..2).filter_map(|copy| self.copy_of(copy, &parts));
+        let copies = (0..2).filter_map(|copy| self.copy_of(copy, offset, &parts));
         let view = self.set.view();
         copies.filter_map(|at| self.read_pages_at(purpose, &view, &parts, &at)).nth(copy)
     }
@@ -81,7 +84,7 @@ impl Striped {
         if version > rebuilt {
             return None;
         }
-        let source = self.source(purpose);
+        let source = self.source(purpose, offset);
         let shares = source.read_shares(source.range_of(&parts));
         let mut whole = AlignedBuffer::zeroed(length_bytes);
         for (number, part) in parts.iter().enumerate() {
@@ -102,15 +105,17 @@ impl Striped {
     pub(super) fn rows_agree(&self, purpose: Purpose, offset: u64, length_bytes: usize) -> bool {
         let parts = self.parts(offset, length_bytes);
         let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return true };
-        let source = self.source(purpose);
-        let unknown = |slot: &&Slot| slot.readable().is_none();
-        if let Some(unknown) = source.view.iter().find(unknown) {
+        let source = self.source(purpose, offset);
+        let view = Striped::sharing(&source.view, &source.stripes);
+        let unknown = |slot: &&Slot| slot.readable().is_none() && slot.state != MemberState::Gone;
+        if let Some(unknown) = view.iter().find(unknown) {
             let is_away = unknown.is_away();
             return planted::is(Planted::RecoveryTrustsJoining) && !is_away
                 || planted::is(Planted::RecoveryTrustsAbsent) && is_away;
         }
         let rows = first.place.row..last.place.row + 1;
-        let range = self.stripes.row_offset(rows.start)..self.stripes.row_offset(rows.end);
+        let stripes = &source.stripes;
+        let range = stripes.row_offset(rows.start)..stripes.row_offset(rows.end);
         source.read_shares(range).is_zero_sum()
     }
 
@@ -122,9 +127,10 @@ impl Striped {
         verify: Verify<'_>,
     ) -> Result<Healed, DeviceError> {
         let parts = self.parts(range.start, to_usize(range.end - range.start));
+        let start = range.start;
         let hold = self.set.try_hold(range);
         let (mut healed, mut bad, mut error) = (Healed::default(), Vec::new(), None);
-        for at in (0..2).filter_map(|copy| self.copy_of(copy, &parts)) {
+        for at in (0..2).filter_map(|copy| self.copy_of(copy, start, &parts)) {
             match self.read_pages_at(purpose, view, &parts, &at) {
                 Some(Ok(bytes)) if verify(&bytes) => {
                     healed.good += 1;
@@ -172,10 +178,10 @@ impl Striped {
             return Ok(Healed::default());
         };
         // Whoever writes one of the units writes the whole row.
-        let rows =
-            self.stripes.row_start(first.place.row)..self.stripes.row_start(last.place.row + 1);
+        let source = self.source_of(purpose, view, range.start);
+        let stripes = &source.stripes;
+        let rows = stripes.row_start(first.place.row)..stripes.row_start(last.place.row + 1);
         let hold = self.set.try_hold(rows);
-        let source = self.source_of(purpose, view);
         let shares = source.read_shares(source.range_of(&parts));
         let mut whole = AlignedBuffer::zeroed(length_bytes);
         let (mut healed, mut error, mut rebuilt) = (Healed::default(), None, Vec::new());

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use runtime::planted::{self, Planted};
 
-use super::Striped;
+use super::{Striped, parts_of};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Purpose};
 use crate::parity::xor_into;
@@ -23,13 +23,15 @@ impl Striped {
             return Ok(ParityMended::Agrees);
         }
         let Some(hold) = self.set.try_hold(rows.clone()) else { return Ok(ParityMended::Left) };
-        let Range { start: first, end } = self.stripes.rows_of(&rows);
-        let range = self.stripes.row_offset(first)..self.stripes.row_offset(end);
-        let shares = self.set.salvage(&self.set.view_with(returning), Purpose::Cleaner, &range)?;
+        // Behind the hold: who moves a segment has one.
+        let stripes = self.at(rows.start);
+        let Range { start: first, end } = stripes.rows_of(&rows);
+        let range = stripes.row_offset(first)..stripes.row_offset(end);
+        let shares = self.salvage(&self.set.view_with(returning), &stripes, &range)?;
         let shares: Option<Vec<Salvaged>> = shares.into_iter().collect();
         let Some(shares) = shares else { return Ok(ParityMended::Left) };
         let mut data = AlignedBuffer::zeroed(to_usize(rows.end - rows.start));
-        for part in self.parts(rows.start, data.len()) {
+        for part in parts_of(&stripes, rows.start, data.len()) {
             let from = to_usize(part.place.member_offset - range.start);
             let share = &shares[part.place.member];
             let is_bad = |at: &usize| (from..from + part.length_bytes).contains(at);
@@ -45,7 +47,7 @@ impl Striped {
         let unit_bytes = to_usize(self.stripes.shape.unit_bytes());
         let mut mended = ParityMended::Agrees;
         for row in first..end {
-            let Some(member) = self.stripes.parity_member(row) else { continue };
+            let Some(member) = stripes.parity_member(row) else { continue };
             let at = to_usize((row - first) << self.stripes.shape.unit_shift);
             let unit = |share: usize| &shares[share].bytes[at..at + unit_bytes];
             let others: Vec<&[u8]> =

@@ -34,6 +34,11 @@ pub(super) struct Shares {
 impl Source {
     /// Begins to read `range` of the member in slot `member`.
     fn submit(&self, member: usize, range: &Range<u64>) -> Ticket {
+        if !self.stripes.has_member(member) {
+            // It has no share, which is zeros in every sum.
+            let buffer = Some(AlignedBuffer::zeroed(to_usize(range.end - range.start)));
+            return Ticket::ready(Ok(Completion { buffer }));
+        }
         let slot = &self.view[member];
         if slot.readable().is_none() {
             return Ticket::ready(Err(absent(&self.view, member)));
@@ -228,13 +233,52 @@ impl PendingRequest for ManyParts {
     }
 }
 
+/// A read of what lies in two ways.
+struct TwoReads {
+    first: Ticket,
+    rest: Ticket,
+    buffer: AlignedBuffer,
+}
+
+impl PendingRequest for TwoReads {
+    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+        let TwoReads { first, rest, mut buffer } = *self;
+        let (first, rest) = (bytes_of(first), bytes_of(rest));
+        let first = first?;
+        let (front, back) = buffer.split_at_mut(first.len());
+        front.copy_from_slice(&first);
+        back.copy_from_slice(&rest?);
+        Ok(Completion { buffer: Some(buffer) })
+    }
+}
+
 impl Striped {
-    pub(super) fn source(&self, purpose: Purpose) -> Source {
-        self.source_of(purpose, self.set.view())
+    /// Returns what it takes to read the segment that has byte `offset`.
+    pub(super) fn source(&self, purpose: Purpose, offset: u64) -> Source {
+        self.source_of(purpose, self.set.view(), offset)
     }
 
-    pub(super) fn source_of(&self, purpose: Purpose, view: View) -> Source {
-        Source { set: Arc::clone(&self.set), view, stripes: self.stripes, purpose }
+    pub(super) fn source_of(&self, purpose: Purpose, view: View, offset: u64) -> Source {
+        Source { set: Arc::clone(&self.set), view, stripes: self.at(offset), purpose }
+    }
+
+    fn source_as(&self, purpose: Purpose, stripes: Stripes) -> Source {
+        Source { set: Arc::clone(&self.set), view: self.set.view(), stripes, purpose }
+    }
+
+    /// Reads what lies in one way up to byte `border` of the pool, and in another behind it.
+    fn read_in_two(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        border: u64,
+        buffer: AlignedBuffer,
+    ) -> Ticket {
+        let first_bytes = to_usize(border - offset);
+        let rest_bytes = buffer.len() - first_bytes;
+        let first = self.submit_read(purpose, offset, AlignedBuffer::for_reading(first_bytes));
+        let rest = self.submit_read(purpose, border, AlignedBuffer::for_reading(rest_bytes));
+        Ticket::new(Box::new(TwoReads { first, rest, buffer }))
     }
 
     /// Reads what ends in the groups; who checks a pool may begin in front of them.
@@ -244,10 +288,15 @@ impl Striped {
         offset: u64,
         buffer: AlignedBuffer,
     ) -> Ticket {
-        let source = self.source(purpose);
+        let lay = self.lay();
         let front_bytes = to_usize(self.stripes.groups_offset.saturating_sub(offset));
-        let mut parts =
-            parts_of(&self.stripes, offset + to_u64(front_bytes), buffer.len() - front_bytes);
+        let (seen, end) = lay.seen_at(offset + to_u64(front_bytes));
+        if end < offset + to_u64(buffer.len()) {
+            return self.read_in_two(purpose, offset, end, buffer);
+        }
+        let purpose = if seen == offset + to_u64(front_bytes) { purpose } else { Purpose::Cleaner };
+        let source = self.source_as(purpose, lay.at(seen));
+        let mut parts = parts_of(&source.stripes, seen, buffer.len() - front_bytes);
         parts.iter_mut().for_each(|part| part.at += front_bytes);
         if let (0, [part]) = (front_bytes, parts.as_slice()) {
             let slot = &source.view[part.place.member];

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use format::members::MemberState;
 use format::page::PAGE_BYTES;
-use format::stripes::MemberByte;
+use format::stripes::{MemberByte, Stripes};
 use runtime::planted::{self, Planted};
 
 use super::{Part, Striped, absent};
@@ -42,13 +42,19 @@ impl Shares {
 
 impl Striped {
     /// Returns where the rows of a range of the pool lie on each member.
-    fn share_of(&self, piece: &Range<u64>) -> Range<u64> {
-        let rows = self.stripes.rows_of(piece);
-        self.stripes.row_offset(rows.start)..self.stripes.row_offset(rows.end)
+    fn share_of(stripes: &Stripes, piece: &Range<u64>) -> Range<u64> {
+        let rows = stripes.rows_of(piece);
+        stripes.row_offset(rows.start)..stripes.row_offset(rows.end)
     }
 
-    fn read_shares(&self, view: &View, range: Range<u64>) -> Result<Shares, DeviceError> {
-        let of = self.set.salvage(view, Purpose::Cleaner, &range)?;
+    fn read_shares(
+        &self,
+        view: &View,
+        stripes: &Stripes,
+        piece: &Range<u64>,
+    ) -> Result<Shares, DeviceError> {
+        let range = Striped::share_of(stripes, piece);
+        let of = self.salvage(view, stripes, &range)?;
         Ok(Shares { range, of })
     }
 
@@ -70,10 +76,12 @@ impl Striped {
     ///
     /// [`Composite::begin_remake`]: crate::volume::composite::Composite::begin_remake
     pub(super) fn begin_segment(&self, slot: usize, wanted: ToRemake) -> Remaking<'_> {
-        let range = self.share_of(&wanted.piece);
-        let salvage = self.set.begin_salvage(&self.set.view(), Purpose::Cleaner, &range);
+        let stripes = self.at(wanted.piece.start);
+        let range = Striped::share_of(&stripes, &wanted.piece);
+        let view = Striped::sharing(&self.set.view(), &stripes);
+        let salvage = self.set.begin_salvage(&view, Purpose::Cleaner, &range);
         Box::new(move || {
-            let of = self.set.end_salvage(salvage)?;
+            let of = self.end_salvage(salvage, &stripes, &range)?;
             self.remake_segment(slot, &wanted, Shares { range, of })
         })
     }
@@ -173,9 +181,10 @@ impl Striped {
     /// [`Planted::RebuildForgetsParity`].
     fn forget_parity(&self, slot: usize, piece: &Range<u64>, sum: &mut AlignedBuffer) {
         let unit_bytes = to_usize(self.stripes.shape.unit_bytes());
-        let first = self.stripes.rows_of(piece).start;
+        let stripes = self.at(piece.start);
+        let first = stripes.rows_of(piece).start;
         for (row, unit) in (first..).zip(sum.chunks_mut(unit_bytes)) {
-            if self.stripes.parity_member(row) == Some(slot) {
+            if stripes.parity_member(row) == Some(slot) {
                 unit.fill(0);
             }
         }
@@ -192,10 +201,10 @@ impl Striped {
     ) -> (AlignedBuffer, Remade) {
         let mut share = AlignedBuffer::zeroed(to_usize(shares.range.end - shares.range.start));
         let mut bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
-        let mut lost = Vec::new();
+        let (mut lost, stripes) = (Vec::new(), self.at(piece.start));
         for (offset, page) in self.pages_of(piece) {
             let first = (page.place.member, page.place.member_offset);
-            let Some(second) = self.stripes.second_copy(&page.place) else { continue };
+            let Some(second) = stripes.second_copy(&page.place) else { continue };
             let (own, other) = if first.0 == slot { (first, second) } else { (second, first) };
             let mut found = shares.page(other.0, other.1);
             if own.0 == slot {
@@ -223,7 +232,8 @@ impl Striped {
         view: &View,
         piece: Range<u64>,
     ) -> Result<Compared, DeviceError> {
-        let shares = self.read_shares(view, self.share_of(&piece))?;
+        let stripes = self.at(piece.start);
+        let shares = self.read_shares(view, &stripes, &piece)?;
         if let Some(member) = shares.of.iter().position(Option::is_none) {
             return Err(absent(view, member));
         }
@@ -237,7 +247,7 @@ impl Striped {
         let mut differing = BTreeSet::new();
         for at in columns {
             for member in 0..view.len() {
-                let byte = self.stripes.at_member(member, shares.range.start + to_u64(at));
+                let byte = stripes.at_member(member, shares.range.start + to_u64(at));
                 if let Some(MemberByte::Data(offset)) = byte {
                     differing.insert(offset);
                 }
@@ -258,7 +268,7 @@ impl Striped {
         view: &View,
         piece: Range<u64>,
     ) -> Result<Compared, DeviceError> {
-        let shares = self.read_shares(view, self.share_of(&piece))?;
+        let shares = self.read_shares(view, &self.at(piece.start), &piece)?;
         let mut bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
         let mut differing = Vec::new();
         for (offset, page) in self.pages_of(&piece) {
@@ -276,11 +286,12 @@ impl Striped {
         view: &View,
         piece: Range<u64>,
     ) -> Result<Compared, DeviceError> {
-        let shares = self.read_shares(view, self.share_of(&piece))?;
+        let stripes = self.at(piece.start);
+        let shares = self.read_shares(view, &stripes, &piece)?;
         let mut bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
         let mut differing = Vec::new();
         for (offset, page) in self.pages_of(&piece) {
-            let Some((member, at)) = self.stripes.second_copy(&page.place) else { continue };
+            let Some((member, at)) = stripes.second_copy(&page.place) else { continue };
             let first = shares.page(page.place.member, page.place.member_offset);
             let second = shares.page(member, at);
             if first.is_none() || first != second {

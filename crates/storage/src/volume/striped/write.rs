@@ -2,12 +2,14 @@
 //! here reads.
 
 use format::page::PAGE_BYTES;
+use format::stripes::Stripes;
 use runtime::planted::{self, Planted};
 
-use super::{Striped, absent};
+use super::{Striped, absent, parts_of};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, Operation, Purpose, SharedBytes, Ticket, WRITE_PIECES_MAX};
 use crate::parity::xor_into;
+use crate::volume::ranges::InFlight;
 
 /// Cuts the pieces of a write where units end. The bytes are shared.
 struct Cutter {
@@ -99,19 +101,34 @@ impl Striped {
         offset: u64,
         data: Vec<SharedBytes>,
     ) -> Ticket {
-        let shape = self.stripes.shape;
         let length_bytes: u64 = data.iter().map(|piece| to_u64(piece.len())).sum();
-        let is_whole = self.stripes.is_row_bound(offset)
-            && self.stripes.is_row_bound(offset + length_bytes)
+        let in_flight = self.set.begin_write(offset..offset + length_bytes);
+        // Behind it: who moves the segment holds it.
+        self.write_rows(&self.at(offset), purpose, (offset, data), Some(in_flight))
+    }
+
+    /// The same of what lies as `stripes` say, by who keeps others from it.
+    pub(super) fn write_rows(
+        &self,
+        stripes: &Stripes,
+        purpose: Purpose,
+        (offset, data): (u64, Vec<SharedBytes>),
+        in_flight: Option<InFlight>,
+    ) -> Ticket {
+        let shape = stripes.shape;
+        let length_bytes: u64 = data.iter().map(|piece| to_u64(piece.len())).sum();
+        let is_whole = stripes.is_row_bound(offset)
+            && stripes.is_row_bound(offset + length_bytes)
             && length_bytes > 0;
         if !is_whole {
             // A bug above: to write it would leave a stripe whose parity does not agree.
             return self.refused(&Operation::Write { offset, data });
         }
-        let rows = self.stripes.rows_of(&(offset..offset + length_bytes));
-        let in_flight = self.set.begin_write(offset..offset + length_bytes);
+        let rows = stripes.rows_of(&(offset..offset + length_bytes));
         let view = self.set.view();
-        let left_out = view.iter().position(|slot| slot.writable().is_none());
+        let has_share = |member: &usize| stripes.has_member(*member);
+        let is_out = |member: &usize| view[*member].writable().is_none();
+        let left_out = (0..view.len()).filter(has_share).find(is_out);
         let may_leave_out = shape.has_parity || planted::is(Planted::StripeDoneWithout);
         if let Some(member) = left_out.filter(|_| !may_leave_out) {
             // R7: its share would be nowhere.
@@ -121,14 +138,14 @@ impl Striped {
         let mut shares: Vec<Vec<SharedBytes>> = view.iter().map(|_| Vec::new()).collect();
         let mut cutter = Cutter::new(data);
         for row in rows.clone() {
-            let mut rest_bytes = to_usize(self.stripes.row_bytes(row));
+            let mut rest_bytes = to_usize(stripes.row_bytes(row));
             let mut unit = || {
                 let length_bytes = rest_bytes.min(unit_bytes);
                 rest_bytes -= length_bytes;
                 filled(cutter.take(length_bytes), unit_bytes - length_bytes)
             };
             let units: Vec<Vec<SharedBytes>> = (0..shape.width().units).map(|_| unit()).collect();
-            if let Some(member) = self.stripes.parity_member(row) {
+            if let Some(member) = stripes.parity_member(row) {
                 let mut parity = parity_of(&units, unit_bytes);
                 if left_out.is_some() && planted::is(Planted::DegradedParityForgotten) {
                     parity = AlignedBuffer::zeroed(unit_bytes);
@@ -136,18 +153,18 @@ impl Striped {
                 shares[member].push(SharedBytes::from(parity));
             }
             for (index, unit) in (0..).zip(units) {
-                shares[self.stripes.data_member(row, index)].extend(unit);
+                shares[stripes.data_member(row, index)].extend(unit);
             }
         }
-        let at = self.stripes.row_offset(rows.start);
+        let at = stripes.row_offset(rows.start);
         let mut tickets = Vec::with_capacity(shares.len());
         for (member, (slot, share)) in view.iter().zip(shares).enumerate() {
-            if slot.writable().is_some() {
+            if stripes.has_member(member) && slot.writable().is_some() {
                 let write = Operation::Write { offset: at, data: few(share) };
                 tickets.push((member, self.set.submit(slot, purpose, write)));
             }
         }
-        self.set.together(&view, tickets, Some(in_flight))
+        self.set.together(&view, tickets, in_flight)
     }
 
     /// Writes pages, each to both members that have a copy.
@@ -157,15 +174,28 @@ impl Striped {
         offset: u64,
         data: &[SharedBytes],
     ) -> Ticket {
+        let length_bytes: u64 = data.iter().map(|piece| to_u64(piece.len())).sum();
+        let in_flight = self.set.begin_write(offset..offset + length_bytes);
+        // Behind it: who moves the segment holds it.
+        self.write_copies(&self.at(offset), purpose, (offset, data), Some(in_flight))
+    }
+
+    /// The same of what lies as `stripes` say, by who keeps others from it.
+    pub(super) fn write_copies(
+        &self,
+        stripes: &Stripes,
+        purpose: Purpose,
+        (offset, data): (u64, &[SharedBytes]),
+        in_flight: Option<InFlight>,
+    ) -> Ticket {
         let length_bytes: usize = data.iter().map(|piece| piece.len()).sum();
-        let parts = self.parts(offset, length_bytes);
+        let parts = parts_of(stripes, offset, length_bytes);
         let seconds: Option<Vec<(usize, u64)>> =
-            parts.iter().map(|part| self.stripes.second_copy(&part.place)).collect();
+            parts.iter().map(|part| stripes.second_copy(&part.place)).collect();
         let seconds = seconds.filter(|_| length_bytes.is_multiple_of(PAGE_BYTES));
         let Some(seconds) = seconds else {
             return self.refused(&Operation::Write { offset, data: data.to_vec() });
         };
-        let in_flight = self.set.begin_write(offset..offset + to_u64(length_bytes));
         let view = self.set.view();
         let (mut cutter, mut tickets) = (Cutter::new(data.to_vec()), Vec::new());
         for (part, second) in parts.iter().zip(seconds) {
@@ -182,7 +212,7 @@ impl Striped {
                 }
             }
         }
-        self.set.together(&view, tickets, Some(in_flight))
+        self.set.together(&view, tickets, in_flight)
     }
 }
 

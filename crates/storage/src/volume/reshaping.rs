@@ -1,0 +1,408 @@
+//! A raid5 gets a member more while the pool is in use: its segments are moved, one after the
+//! other, from stripes of the old width to stripes of the new one.
+//!
+//! `format::reshape` says how segments lie meanwhile. No place of the pool changes: a segment keeps
+//! its number, and so does all that is in it.
+//!
+//! # Invariants
+//!
+//! - RP1: The new place of a segment is written while the labels say that it, and all behind it,
+//!   lies where it did; what they say of it is true until they say otherwise.
+//! - RP2: Nobody writes to a segment between the moment at which it is read to be moved and the one
+//!   at which the labels say where it is, durably, and all who ask are told so.
+//! - RP3: A segment whose new place meets its old one is written to another segment first, and the
+//!   labels say so, durably, before its old place is written to.
+//!
+//! # Crashes
+//!
+//! A cut before the labels are written leaves the segments where they were: nothing that is not
+//! moved lies in the new places (RL1, RP3). A cut afterwards leaves them in their new places, whole
+//! and flushed. A label that keeps a segment elsewhere says what it is: whoever opens the pool for
+//! writing moves it to its new place before anything else is written.
+//!
+//! # Concurrency
+//!
+//! Writers to segments that are moved wait (`ranges.rs`), for some of them and no longer than it
+//! takes to read and write these. Readers do not: who has asked where a segment is and reads late
+//! may read what was written over it. All that is read is verified, and read again where it is now.
+//!
+//! Not here: the new member gets its fixed regions like any that joins (`joining.rs`).
+//! Decision 0090 has the argument.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use format::members::{Layout, MEMBERS_MAX, Member, MemberState};
+use format::reshape::{KeptSegment, Lay, Reshape};
+use format::superblock::Superblock;
+use runtime::planted::{self, Planted};
+
+use super::growth::changes_to_come;
+use super::joining::ReplaceError;
+use super::set::{Change, MemberSet, take_table};
+use super::slot::Slot;
+use super::striped::Striped;
+use super::{AttachError, Changing, Volume};
+use crate::device::{DeviceError, Purpose, Redundancy, SharedDevice};
+
+/// How far a disk group is that gets a member more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reshaping {
+    /// What the labels say.
+    pub reshape: Reshape,
+    /// Segments that the disk group has.
+    pub segments: u64,
+    /// How they lie.
+    pub lay: Lay,
+}
+
+impl Reshaping {
+    /// Returns the segments, by number in the disk group, that can be moved next, `most` at most,
+    /// and whether they must be kept elsewhere first; none: all are moved.
+    #[must_use]
+    pub fn next(&self, most: u64) -> (Range<u64>, bool) {
+        let from = self.reshape.moved;
+        if from >= self.segments {
+            return (from..from, false);
+        }
+        if from < self.lay.kept_first() && !planted::is(Planted::ReshapeKeepsNothing) {
+            return (from..from + 1, true);
+        }
+        let to = self.lay.may_move_to(from).min(from + most).min(self.segments);
+        (from..to.max(from + 1), false)
+    }
+}
+
+/// What became of segments that were to be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// They are in their new places.
+    All,
+    /// Somebody writes to them, or changes what they are: to be tried again a little later.
+    Busy,
+    /// A member is not online, and nothing is moved without it.
+    Away,
+}
+
+/// How a segment is kept; `None`: nothing in it is in use. An error: it cannot be told now.
+pub type KindOf<'k> = &'k dyn Fn(u64) -> Result<Option<Redundancy>, Busy>;
+
+/// Somebody changes what a segment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy;
+
+impl Changing<'_> {
+    /// Makes `device` a further member of the raid5 that has the member in slot `beside`: see the
+    /// module's header. It is joining first, as one that is attached to a mirror
+    /// ([`Changing::attach`]). `superblock`, the current label, becomes what the labels say.
+    ///
+    /// # Errors
+    ///
+    /// See [`AttachError`].
+    pub fn widen(
+        &self,
+        superblock: &mut Superblock,
+        beside: usize,
+        device: SharedDevice,
+        id: [u8; 16],
+    ) -> Result<usize, AttachError> {
+        let volume = self.volume();
+        let members = volume.members().ok_or(ReplaceError::NotSeveral)?;
+        let label = members.label().ok_or(ReplaceError::NotSeveral)?;
+        // One for the beginning, and one for the end.
+        let kept = changes_to_come(&label) + 1;
+        let edition = volume.next_edition(kept).map_err(|_| AttachError::Often)?;
+        let mut widened = Err(ReplaceError::NoSlot { slot: beside }.into());
+        let changed = members.change_with(|slots, label| {
+            let number = match volume.may_widen(slots, label, beside, &device) {
+                Ok(number) => number,
+                Err(refusal) => {
+                    widened = Err(refusal);
+                    return (Change::Nothing, None);
+                }
+            };
+            let Some((set, _)) = members.of_slot(beside) else { return (Change::Nothing, None) };
+            let mut member = Member::new(id, device.info().size_bytes);
+            if device.info().name.starts_with('/') {
+                member.set_path(device.info().name.as_bytes());
+            }
+            let slot = label.begin_reshape(number, member);
+            if let Some(lay) = label.lay_of(number) {
+                set.set_lay(lay);
+            }
+            set.take_slot(slot);
+            while slots.len() <= slot {
+                slots.push(Slot::gone());
+            }
+            slots[slot] = Slot::new(Some(device), MemberState::Joining);
+            widened = Ok(slot);
+            (Change::States, Some(slot))
+        });
+        changed.map_err(ReplaceError::Device)?;
+        let slot = widened?;
+        volume.take_label(superblock);
+        volume.show(edition, superblock).map_err(|_| AttachError::Often)?;
+        Ok(slot)
+    }
+
+    /// Moves `segments`, by their numbers in the disk group that is reshaped. `kept_at` is the
+    /// segment that is to keep the first of them meanwhile, if one must. All is durable when this
+    /// returns.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that the layout needs: the pool must stop writing.
+    pub fn move_segments(
+        &self,
+        segments: Range<u64>,
+        kept_at: Option<u64>,
+        kind_of: KindOf<'_>,
+    ) -> Result<Moved, DeviceError> {
+        let volume = self.volume();
+        let Some(reshaping) = volume.reshaping() else { return Ok(Moved::All) };
+        if reshaping.reshape.moved != segments.start {
+            return Ok(Moved::Busy);
+        }
+        let Some((set, striped)) = volume.reshaped() else { return Ok(Moved::Busy) };
+        if set.view().iter().any(|slot| slot.state != MemberState::Online) {
+            return Ok(Moved::Away);
+        }
+        let lay = reshaping.lay;
+        let held = start_of(&lay, segments.start)..start_of(&lay, segments.end);
+        // RP2.
+        let is_planted = planted::is(Planted::ReshapeNotHeld);
+        let hold = if is_planted { None } else { set.try_hold(held) };
+        if hold.is_none() && !is_planted {
+            return Ok(Moved::Busy);
+        }
+        let mut kinds = Vec::new();
+        for segment in segments.clone() {
+            match kind_of(segment) {
+                Ok(kind) => kinds.extend(kind.map(|kind| (segment, kind))),
+                Err(Busy) => return Ok(Moved::Busy),
+            }
+        }
+        let changed = match kept_at {
+            Some(at) => self.move_by_way(&set, &striped, (segments.start, at), &kinds),
+            None => self.move_straight(&set, &striped, &segments, &kinds),
+        };
+        if let Some(hold) = hold {
+            hold.note_written();
+        }
+        changed.map(|()| Moved::All)
+    }
+
+    fn move_straight(
+        &self,
+        set: &Arc<MemberSet>,
+        striped: &Striped,
+        segments: &Range<u64>,
+        kinds: &[(u64, Redundancy)],
+    ) -> Result<(), DeviceError> {
+        let lay = striped.lay_now();
+        for &(segment, kind) in kinds {
+            let bytes = striped.read_to_move(start_of(&lay, segment), kind)?;
+            striped.write_moved(&lay.wide, start_of(&lay, segment), kind, &bytes)?;
+        }
+        if !planted::is(Planted::ReshapeUnflushed) {
+            // CRASH: the new places are durable before the labels name them.
+            set.submit_flush(Purpose::Cleaner).wait()?;
+        }
+        note(set, segments.end, None)
+    }
+
+    /// Moves a segment whose new place meets its old one by way of segment `at` (RP3).
+    fn move_by_way(
+        &self,
+        set: &Arc<MemberSet>,
+        striped: &Striped,
+        (segment, at): (u64, u64),
+        kinds: &[(u64, Redundancy)],
+    ) -> Result<(), DeviceError> {
+        let lay = striped.lay_now();
+        if let Some(&(_, kind)) = kinds.first() {
+            let bytes = striped.read_to_move(start_of(&lay, segment), kind)?;
+            striped.write_moved(
+                &lay.at(start_of(&lay, at)),
+                start_of(&lay, at),
+                Redundancy::Parity,
+                &bytes,
+            )?;
+            set.submit_flush(Purpose::Cleaner).wait()?;
+            let is_pages = kind == Redundancy::Copies;
+            // CRASH: from here on it is read there.
+            note(set, segment, Some(KeptSegment { at, is_pages }))?;
+            striped.write_moved(&lay.wide, start_of(&lay, segment), kind, &bytes)?;
+            set.submit_flush(Purpose::Cleaner).wait()?;
+        }
+        note(set, segment + 1, None)
+    }
+
+    /// Says that the disk group whose segments have all moved lies as any other, durably. Returns
+    /// its number; `None`: there is none, or not all have.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that the layout needs: the pool must stop writing.
+    pub fn end_reshape(&self) -> Result<Option<u8>, DeviceError> {
+        let volume = self.volume();
+        let Some(reshaping) = volume.reshaping() else { return Ok(None) };
+        let Some((set, _)) = volume.reshaped() else { return Ok(None) };
+        if reshaping.reshape.moved < reshaping.segments {
+            return Ok(None);
+        }
+        // It was kept for this.
+        let Ok(edition) = volume.next_edition(0) else { return Ok(None) };
+        let mut ended = Ok(());
+        set.change(|_, label| {
+            ended = label.end_reshape();
+            if ended.is_err() {
+                return Change::Nothing;
+            }
+            if reshaping.reshape.disk_group == 0 {
+                set.cut_anew(&label.geometry);
+            }
+            Change::Table
+        })?;
+        if let Err(error) = ended {
+            tracing::error!(%error, "a disk group cannot be what it has become");
+            return Ok(None);
+        }
+        set.set_lay(Lay::from(reshaping.lay.wide));
+        if let Some(label) = set.label()
+            && let Err(error) = volume.show(edition, &label)
+        {
+            tracing::error!(%error, "a disk group cannot be shown as what it has become");
+        }
+        Ok(Some(reshaping.reshape.disk_group))
+    }
+
+    /// Moves a segment to its new place that a crash has left elsewhere. To be called before
+    /// anything is written to the groups.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that the layout needs.
+    pub fn end_interrupted_move(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
+        let volume = self.volume();
+        let Some(reshaping) = volume.reshaping() else { return Ok(()) };
+        let (Some(kept), Some((set, striped))) = (reshaping.reshape.kept, volume.reshaped()) else {
+            return Ok(());
+        };
+        let (lay, segment) = (reshaping.lay, reshaping.reshape.moved);
+        let bytes = striped.read_kept(start_of(&lay, kept.at))?;
+        let kind = if kept.is_pages { Redundancy::Copies } else { Redundancy::Parity };
+        if !planted::is(Planted::ReshapeKeptForgotten) {
+            striped.write_moved(&lay.wide, start_of(&lay, segment), kind, &bytes)?;
+            set.submit_flush(Purpose::Cleaner).wait()?;
+        }
+        note(&set, segment + 1, None)?;
+        volume.take_label(superblock);
+        Ok(())
+    }
+}
+
+impl Volume {
+    /// Returns how far the disk group is that gets a member more; `None`: there is none.
+    #[must_use]
+    pub fn reshaping(&self) -> Option<Reshaping> {
+        let label = self.members()?.label()?;
+        let reshape = label.reshape?;
+        let lay = label.lay_of(reshape.disk_group)?;
+        let segments = label.geometry.segments_in(reshape.disk_group);
+        Some(Reshaping { reshape, segments, lay })
+    }
+
+    /// Whether one of its members is not online: nothing is moved then.
+    #[must_use]
+    pub fn lacks_to_reshape(&self) -> bool {
+        let is_online = |slot: &Slot| slot.state == MemberState::Online;
+        self.reshaped().is_some_and(|(set, _)| !set.view().iter().all(is_online))
+    }
+
+    /// Returns its members, and its layout.
+    fn reshaped(&self) -> Option<(Arc<MemberSet>, Striped)> {
+        let label = self.members()?.label()?;
+        let number = label.reshape?.disk_group;
+        let part = self.now().parts.iter().find(|part| part.disk_group == number)?;
+        let set = Arc::clone(part.composite.members());
+        let stripes = label.lay_of(number)?.narrow;
+        let info = part.composite.info().clone();
+        Some((Arc::clone(&set), Striped::new(info, set, stripes)))
+    }
+
+    fn take_label(&self, superblock: &mut Superblock) {
+        if let Some(label) = self.members().and_then(|members| members.label()) {
+            superblock.sequence = label.sequence;
+            take_table(superblock, &label);
+        }
+    }
+
+    /// Returns the number of the disk group that has the member in slot `beside`, if `device` may
+    /// become a further member of it. Called with the label's lock held.
+    fn may_widen(
+        &self,
+        slots: &[Slot],
+        label: &Superblock,
+        beside: usize,
+        device: &SharedDevice,
+    ) -> Result<u8, AttachError> {
+        let group = label.group_of_slot(beside);
+        let (number, layout, own) = group.ok_or(ReplaceError::NoSlot { slot: beside })?;
+        if !matches!(layout, Layout::Raid5 { .. }) {
+            return Err(AttachError::NoRaid5 { number, kind: layout.word() });
+        }
+        if label.reshape.is_some() {
+            return Err(AttachError::Reshaped);
+        }
+        let most = *layout.widths().end();
+        if own.len() >= most {
+            return Err(AttachError::Wide { number, most });
+        }
+        let is_lacking =
+            |slot: &usize| slots.get(*slot).is_none_or(|slot| slot.state != MemberState::Online);
+        if let Some(slot) = own.iter().find(is_lacking) {
+            let state = slots.get(slot).map_or(MemberState::Missing, |slot| slot.state).word();
+            return Err(AttachError::Lacking { slot, state });
+        }
+        if let Some(slot) = slots.iter().position(|it| it.state == MemberState::Joining) {
+            return Err(ReplaceError::Joins { slot }.into());
+        }
+        let has_room = label.members.iter().any(Member::is_gone)
+            || label.members.len() + label.spares.len() < MEMBERS_MAX;
+        if !has_room {
+            return Err(AttachError::TooManyMembers);
+        }
+        let (now, wide) = (layout.stripe(own.len()), layout.stripe(own.len() + 1));
+        let segment_bytes = label.geometry.segment_bytes();
+        let rows = |shape: Option<format::stripes::StripeShape>| {
+            shape.map_or(0, |shape| shape.segment_rows(segment_bytes))
+        };
+        if rows(wide) >= rows(now) {
+            return Err(AttachError::NoGain { number, segment_bytes });
+        }
+        self.check_fits(label, beside, device)?;
+        Ok(number)
+    }
+}
+
+/// Returns the first byte of a segment of a disk group, in bytes of that.
+fn start_of(lay: &Lay, segment: u64) -> u64 {
+    let ahead = segment.saturating_mul(lay.narrow.segment_bytes);
+    lay.narrow.groups_offset.saturating_add(ahead)
+}
+
+/// Says in the labels, durably, and then to all who ask, which segments are moved.
+fn note(set: &Arc<MemberSet>, moved: u64, kept: Option<KeptSegment>) -> Result<(), DeviceError> {
+    let mut lay = None;
+    set.change(|_, label| {
+        let Some(reshape) = label.reshape else { return Change::Nothing };
+        label.reshape = Some(Reshape { moved, kept, ..reshape });
+        lay = label.lay_of(reshape.disk_group);
+        Change::Table
+    })?;
+    if let Some(lay) = lay {
+        set.set_lay(lay);
+    }
+    Ok(())
+}

@@ -1,0 +1,408 @@
+//! A raid5 gets a member more while the pool is in use, and whatever happens meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engine::vnode::api::{Caller, FileSystem};
+use engine::{CreateOptions, Pool};
+use format::members::{Layout, MemberState};
+use runtime::clock::ManualClock;
+use runtime::prng::Prng;
+use storage::device::SharedDevice;
+use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
+use storage::device::{AlignedBuffer, Device, Purpose, Redundancy, RequestKind, SharedBytes};
+use storage::volume::{AttachError, Busy, Moved, Opening, ReplaceError, Volume};
+
+use super::groups::{check_all, group_of, groups};
+use super::{Devices, devices_of, get, open, put, reopened, shared};
+
+const RAID5: Layout = Layout::Raid5 { unit_shift: 14 };
+const MEMBER_BYTES: u64 = 14 << 20;
+const FILES: usize = 9;
+const FILE_BYTES: usize = 500 << 10;
+/// What the new device is called.
+const NEW: [u8; 16] = [77; 16];
+
+/// The last version of each file that was acknowledged.
+type Versions = BTreeMap<usize, usize>;
+
+fn content(name: usize, version: usize) -> Vec<u8> {
+    format!("file {name} version {version} ").bytes().cycle().take(FILE_BYTES).collect()
+}
+
+fn write(pool: &Pool, name: usize, version: usize) {
+    put(pool, &format!("f{name}"), &content(name, version)).expect("there is room");
+}
+
+fn verify(pool: &Pool, versions: &Versions, what: &str) {
+    for (name, version) in versions {
+        let found = get(pool, &format!("f{name}"));
+        assert!(found == Some(content(*name, *version)), "{what}: file {name} is another");
+    }
+}
+
+fn states(pool: &Pool) -> Vec<MemberState> {
+    pool.members().iter().map(|member| member.member.state).collect()
+}
+
+fn device(devices: &[Arc<SimDevice>], at: usize) -> SharedDevice {
+    Arc::<SimDevice>::clone(&devices[at])
+}
+
+fn moved(pool: &Pool) -> Option<u64> {
+    pool.reshaping().map(|reshaping| reshaping.reshape.moved)
+}
+
+/// Lets jobs work until all has moved.
+fn finish(pool: &Pool) {
+    for _ in 0..2000 {
+        pool.tick().expect("nothing fails");
+        if pool.reshaping().is_none() && pool.jobs().is_empty() {
+            return;
+        }
+        assert!(pool.jobs().iter().all(|job| job.failure.is_none()), "{:?}", pool.jobs());
+    }
+    panic!("the move does not end: {:?}, {:?}", pool.jobs(), pool.reshaping());
+}
+
+/// Returns the devices of a closed raid5 of `width` members with files in it, and one behind them
+/// that is full of junk.
+fn filled(width: usize) -> Devices {
+    let devices = devices_of(vec![Image::blank(MEMBER_BYTES); width + 1]);
+    let mut options = CreateOptions::new(MEMBER_BYTES, [5; 64]);
+    options.geometry.journal_bytes = Some(1 << 20);
+    // Long enough that rows of another width make a difference.
+    options.geometry.segment_bytes = Some(if width == 4 { 480 << 10 } else { 512 << 10 });
+    let members = shared(&devices[..width]);
+    Pool::create_on(&members, RAID5, &ManualClock::new(), &options).expect("it fits");
+    for offset in (0..MEMBER_BYTES).step_by(1 << 16) {
+        let bytes = AlignedBuffer::copy_of(&[0xa5; 4096]);
+        devices[width].write(Purpose::Data, offset, bytes).expect("in range");
+    }
+    let pool = open(&devices[..width]).expect("a new pool opens");
+    (0..FILES).for_each(|name| write(&pool, name, 0));
+    pool.close().expect("nothing fails");
+    drop(pool);
+    reopened(&devices, &(0..=width).collect::<Vec<_>>())
+}
+
+fn versions_of(files: usize) -> Versions {
+    (0..files).map(|name| (name, 0)).collect()
+}
+
+/// Returns what `df` tells of all.
+fn capacity(pool: &Pool) -> u64 {
+    pool.status().space.capacity
+}
+
+/// Holds what all members have against each other, and expects nothing that differs but what
+/// nothing uses.
+fn scrub(pool: &Pool, what: &str) {
+    assert!(pool.scrub().expect("there are several"));
+    for _ in 0..2000 {
+        pool.tick().expect("nothing fails");
+        let report = pool.scrub_report().expect("it was begun");
+        if report.is_done {
+            assert_eq!((report.lost, report.repaired), (0, 0), "{what}: {report:?}");
+            return;
+        }
+    }
+    panic!("{what}: the scrub does not end");
+}
+
+/// Goal: a raid5 gets a member while it is read and written, has more room then, and can do without
+/// any of its members; what was there and what was written meanwhile is all there.
+#[test]
+fn a_raid5_gets_a_member_while_it_is_in_use() {
+    for width in [3, 4] {
+        let what = format!("a raid5 of {width}");
+        let devices = filled(width);
+        let pool = open(&devices[..width]).expect("it was closed");
+        pool.tick().expect("nothing fails");
+        let before = capacity(&pool);
+        assert_eq!(pool.widen(0, device(&devices, width), NEW).expect("it fits"), width);
+        assert_eq!(capacity(&pool), before, "{what}: not before all has moved");
+        let mut versions = versions_of(FILES);
+        let mut seen = Vec::new();
+        for round in 1..400 {
+            if pool.reshaping().is_none() {
+                break;
+            }
+            seen.extend(moved(&pool));
+            if round % 7 == 0 {
+                write(&pool, round / 7 % FILES, round);
+                versions.insert(round / 7 % FILES, round);
+            }
+            verify(&pool, &versions, &what);
+            pool.tick().expect("nothing fails");
+        }
+        finish(&pool);
+        seen.dedup();
+        assert!(seen.len() > 4 && seen.is_sorted(), "{what}: {seen:?}");
+        assert_eq!(states(&pool), vec![MemberState::Online; width + 1], "{what}");
+        assert_eq!(groups(&pool)[0].slots.len(), width + 1, "{what}");
+        let after = capacity(&pool);
+        assert!(after > before + before / 10, "{what}: {before} and {after}");
+        verify(&pool, &versions, &what);
+        scrub(&pool, &what);
+        // What it has gained can be used.
+        let free = usize::try_from(pool.status().space.available * 4096).expect("small");
+        for name in FILES..FILES + free / FILE_BYTES * 9 / 10 {
+            write(&pool, name, 1);
+            versions.insert(name, 1);
+        }
+        pool.close().expect("nothing fails");
+        drop(pool);
+        check_all(&devices, &what);
+        for lost in 0..=width {
+            let what = format!("{what} without {lost}");
+            let left: Vec<usize> = (0..=width).filter(|at| *at != lost).collect();
+            let left = reopened(&devices, &left);
+            let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
+            verify(&pool, &versions, &what);
+            pool.close().expect("nothing fails");
+            drop(pool);
+            check_all(&left, &what);
+        }
+    }
+}
+
+/// A raid5 of `width` members that gets one more, with writes meanwhile.
+struct Run {
+    devices: Devices,
+    /// When each version was acknowledged, with its file.
+    acknowledged: Vec<(u64, usize, usize)>,
+    begun: u64,
+    ended: u64,
+}
+
+fn widened(width: usize) -> Run {
+    let devices = filled(width);
+    let pool = open(&devices[..width]).expect("it was closed");
+    pool.tick().expect("nothing fails");
+    let begun = devices[0].time();
+    pool.widen(width - 1, device(&devices, width), NEW).expect("it fits");
+    let mut acknowledged = Vec::new();
+    for round in 1..2000 {
+        if pool.reshaping().is_none() {
+            break;
+        }
+        if round % 5 == 0 {
+            let name = round / 5 % FILES;
+            // Names are metadata: they change as well.
+            let (caller, root) = (Caller::root(), pool.root());
+            if round % 10 == 0 {
+                let _ = pool.unlink(&caller, root, format!("f{name}").as_bytes(), None);
+            }
+            write(&pool, name, round);
+            acknowledged.push((devices[0].time(), name, round));
+        }
+        pool.tick().expect("nothing fails");
+    }
+    let ended = devices[0].time();
+    write(&pool, 0, 5000);
+    acknowledged.push((devices[0].time(), 0, 5000));
+    drop(pool);
+    Run { devices, acknowledged, begun, ended }
+}
+
+impl Run {
+    /// Returns what must be there after a cut at `time`.
+    fn versions_at(&self, time: u64) -> Versions {
+        let mut versions = versions_of(FILES);
+        for (_, name, round) in self.acknowledged.iter().filter(|(at, ..)| *at <= time) {
+            versions.insert(*name, *round);
+        }
+        // A version that was being written may be there in part.
+        if let Some((_, name, _)) = self.acknowledged.iter().find(|(at, ..)| *at > time) {
+            versions.remove(name);
+        }
+        versions
+    }
+}
+
+/// Goal: a cut at any moment leaves all that was acknowledged, whichever member is missing then;
+/// the move goes on once all are there, and comes to its end.
+#[test]
+fn a_cut_at_any_moment_of_a_move_loses_nothing() {
+    for (width, step) in [(3, 17), (4, 61)] {
+        let run = widened(width);
+        let recordings: Vec<_> = run.devices.iter().map(|device| device.recording()).collect();
+        let mut prng = Prng::from_seed(3);
+        let (mut under_way, mut states_seen) = (0, 0);
+        let end = run.devices[0].time();
+        let times = (run.begun..run.begun + 20).chain((run.begun + 20..run.ended).step_by(step));
+        for (turn, time) in times.chain([run.ended, end]).enumerate() {
+            let images: Vec<Image> =
+                recordings.iter().map(|r| r.point_at(time).image(&mut prng).image).collect();
+            let versions = run.versions_at(time);
+            for lost in [None, Some(turn % images.len())] {
+                let what = format!(
+                    "{width}: cut at {time} of {} to {}, without {lost:?}",
+                    run.begun, run.ended
+                );
+                let mut found = devices_of(images.clone());
+                if let Some(lost) = lost {
+                    found.remove(lost);
+                }
+                let found = super::groups::labelled(&found);
+                // As it lies, before anything is written.
+                let pool = open(&found).unwrap_or_else(|error| panic!("{what}: {error}"));
+                verify(&pool, &versions, &what);
+                under_way += usize::from(moved(&pool).is_some_and(|moved| moved > 0));
+                states_seen += 1;
+                if lost.is_none() {
+                    // The new one has no label before the others have theirs.
+                    let away = states(&pool).iter().position(|it| *it == MemberState::Missing);
+                    if let Some(away) = away {
+                        assert_eq!(away, width, "{what}");
+                        let other = devices_of(vec![Image::blank(MEMBER_BYTES)]);
+                        pool.replace_member(away, device(&other, 0), [78; 16]).expect("it fits");
+                    }
+                    finish(&pool);
+                    verify(&pool, &versions, &what);
+                } else {
+                    (0..3).for_each(|_| pool.tick().expect("nothing fails"));
+                }
+                pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+                drop(pool);
+                check_all(&found, &what);
+            }
+        }
+        println!("{width}: {states_seen} states, {under_way} in the middle of a move");
+        assert!(under_way > 40, "{width}: {under_way} of {states_seen}");
+    }
+}
+
+/// Goal: a member that fails in the middle stops the move and nothing else; when it has been
+/// replaced the move goes on.
+#[test]
+fn a_member_that_fails_meanwhile_is_waited_for() {
+    for lost in 0..4 {
+        let what = format!("{lost} fails");
+        let devices = filled(3);
+        let pool = open(&devices[..3]).expect("it was closed");
+        pool.tick().expect("nothing fails");
+        let faults = vec![Fault::Fail { kind: RequestKind::Write, nth: 50, persists: true }];
+        devices[lost].arm(FaultPlan { faults });
+        pool.widen(0, device(&devices, 3), NEW).expect("it fits");
+        while pool.reshaping().is_some() && states(&pool)[lost] != MemberState::Failed {
+            pool.tick().expect("nothing fails");
+        }
+        let mut versions = versions_of(FILES);
+        for name in 0..3 {
+            write(&pool, name, 1);
+            versions.insert(name, 1);
+            pool.tick().expect("nothing fails");
+        }
+        assert_eq!(states(&pool)[lost], MemberState::Failed, "{what}");
+        let stands_at = moved(&pool).expect("it is under way");
+        for _ in 0..20 {
+            pool.tick().expect("nothing fails");
+        }
+        assert!(stands_at > 0, "{what}");
+        assert_eq!(moved(&pool), Some(stands_at), "{what}: nothing moves without it");
+        verify(&pool, &versions, &what);
+        let other = devices_of(vec![Image::blank(MEMBER_BYTES)]);
+        pool.replace_member(lost, device(&other, 0), [78; 16]).expect("it fits");
+        finish(&pool);
+        assert_eq!(states(&pool), [MemberState::Online; 4], "{what}");
+        verify(&pool, &versions, &what);
+        scrub(&pool, &what);
+        pool.close().expect("nothing fails");
+    }
+}
+
+/// Goal: nothing is moved that somebody writes to, and who comes later waits for the move (RP2).
+#[test]
+fn a_segment_that_is_written_to_is_not_moved() {
+    let devices = filled(3);
+    let opening = Opening { devices: shared(&devices[..3]), accepts_missing: false };
+    let (volume, mut superblock) = Volume::open_members(opening).expect("it was closed");
+    let changing = volume.changing();
+    let slot = changing.widen(&mut superblock, 0, device(&devices, 3), NEW).expect("it fits");
+    let stay = volume.stay_in(slot).expect("it is there");
+    volume.end_join(slot, &stay).expect("nothing fails");
+    let place = superblock.geometry.root_place();
+    let page = || vec![SharedBytes::from(AlignedBuffer::copy_of(&[9; 4096]))];
+    let under_way = volume.submit_write(Purpose::Home, place, page());
+    let kind_of = |_| Ok(Some(Redundancy::Copies));
+    let moved = changing.move_segments(0..1, Some(40), &kind_of).expect("nothing fails");
+    assert_eq!(moved, Moved::Busy);
+    under_way.wait().expect("nothing fails");
+    let moved = changing.move_segments(0..1, Some(40), &kind_of).expect("nothing fails");
+    assert_eq!(moved, Moved::All);
+    let found = volume.read(Purpose::Home, place, 4096).expect("it can be read");
+    assert!(found[..] == page()[0][..], "what was written before it moved");
+    volume.submit_write(Purpose::Home, place, page()).wait().expect("nothing fails");
+    let moved = changing.move_segments(1..2, Some(40), &|_| Err(Busy)).expect("nothing fails");
+    assert_eq!(moved, Moved::Busy, "what it is cannot be told");
+}
+
+/// Goal: a disk group that was added gets a member as the first does.
+#[test]
+fn a_disk_group_that_was_added_gets_a_member() {
+    let devices = filled(3);
+    let pool = open(&devices[..3]).expect("it was closed");
+    let others = devices_of(vec![Image::blank(MEMBER_BYTES); 4]);
+    pool.add_disk_group(&group_of(&others, RAID5, &[0, 1, 2])).expect("it fits");
+    let mut versions = versions_of(FILES);
+    for name in FILES..FILES * 3 {
+        write(&pool, name, 1);
+        versions.insert(name, 1);
+    }
+    let before: Vec<u64> = groups(&pool).iter().map(|group| group.total_bytes).collect();
+    pool.tick().expect("nothing fails");
+    assert_eq!(pool.widen(4, device(&others, 3), NEW).expect("it fits"), 6);
+    finish(&pool);
+    let after: Vec<u64> = groups(&pool).iter().map(|group| group.total_bytes).collect();
+    assert!(after[0] == before[0] && after[1] > before[1], "{before:?} {after:?}");
+    verify(&pool, &versions, "after it");
+    scrub(&pool, "after it");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let images = devices[..3].iter().chain(&others).map(|device| device.image()).collect();
+    let all = devices_of(images);
+    check_all(&all, "after it");
+    for lost in 3..7 {
+        let left: Vec<usize> = (0..7).filter(|at| *at != lost).collect();
+        let pool = open(&reopened(&all, &left)).expect("one may be away");
+        verify(&pool, &versions, "without one");
+    }
+}
+
+/// Goal: what cannot be is refused before anything changes.
+#[test]
+fn what_cannot_get_a_member_is_refused() {
+    let devices = filled(3);
+    let pool = open(&devices[..3]).expect("it was closed");
+    pool.tick().expect("nothing fails");
+    let blank = |bytes: u64| device(&devices_of(vec![Image::blank(bytes)]), 0);
+    let error = pool.widen(0, blank(MEMBER_BYTES - (1 << 20)), NEW).expect_err("too small");
+    assert!(matches!(error, AttachError::Unfit(ReplaceError::TooSmall { .. })), "{error}");
+    let error = pool.widen(7, blank(MEMBER_BYTES), NEW).expect_err("nobody is there");
+    assert!(matches!(error, AttachError::Unfit(ReplaceError::NoSlot { slot: 7 })), "{error}");
+    let mirror = devices_of(vec![Image::blank(MEMBER_BYTES); 2]);
+    pool.add_disk_group(&group_of(&mirror, Layout::Mirror, &[0, 1])).expect("it fits");
+    let error = pool.widen(3, blank(MEMBER_BYTES), NEW).expect_err("a mirror");
+    assert!(matches!(error, AttachError::NoRaid5 { number: 1, kind: "mirror" }), "{error}");
+    pool.fail_member(1).expect("parity has what it has");
+    let error = pool.widen(0, blank(MEMBER_BYTES), NEW).expect_err("one is away");
+    assert!(matches!(error, AttachError::Lacking { slot: 1, .. }), "{error}");
+    pool.replace_member(1, blank(MEMBER_BYTES), [79; 16]).expect("it fits");
+    while states(&pool).contains(&MemberState::Joining) {
+        pool.tick().expect("nothing fails");
+    }
+    pool.widen(0, blank(MEMBER_BYTES), NEW).expect("all are there");
+    let error = pool.widen(0, blank(MEMBER_BYTES), [80; 16]).expect_err("one at a time");
+    assert!(matches!(error, AttachError::Reshaped), "{error}");
+    finish(&pool);
+    // Short segments have as many rows in one width as in the other.
+    let small = devices_of(vec![Image::blank(10 << 20); 3]);
+    let mut options = CreateOptions::new(10 << 20, [5; 64]);
+    options.geometry.journal_bytes = Some(1 << 20);
+    Pool::create_on(&shared(&small), RAID5, &ManualClock::new(), &options).expect("it fits");
+    let pool = open(&small).expect("it was made");
+    let error = pool.widen(0, blank(10 << 20), NEW).expect_err("nothing is gained");
+    assert!(matches!(error, AttachError::NoGain { number: 0, .. }), "{error}");
+}
