@@ -15,8 +15,12 @@
 //!   fileset is filling.
 //! - GT4: Nobody waits to enter while he holds a vnode, the fileset, a reservation or a turn;
 //!   nobody inside waits for the log, for space, for a checkpoint, or at a gate. Nor does anybody
-//!   wait with a reservation for another closer to open: that one may wait for the log.
+//!   wait with a reservation for another closer to open: that one may wait for the log. A debug
+//!   build counts what each thread has reserved ([`Reserves`]), and asserts so.
 
+#[cfg(debug_assertions)]
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::ids::Epoch;
@@ -27,6 +31,41 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 const CLOSED: u64 = 1;
 /// One of those inside.
 const ONE: u64 = 2;
+
+#[cfg(debug_assertions)]
+thread_local! {
+    /// How many parts of the log the thread has reserved.
+    static RESERVED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A part of the log that a thread has reserved: until this is dropped it waits at no gate (GT4).
+/// It stays with the thread.
+#[derive(Debug)]
+pub(crate) struct Reserves(PhantomData<*const ()>);
+
+impl Reserves {
+    pub(crate) fn new() -> Reserves {
+        #[cfg(debug_assertions)]
+        RESERVED.with(|reserved| reserved.set(reserved.get() + 1));
+        Reserves(PhantomData)
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Reserves {
+    fn drop(&mut self) {
+        RESERVED.with(|reserved| reserved.set(reserved.get() - 1));
+    }
+}
+
+/// GT4: who may wait at a gate has nothing reserved, whether he has to wait now or not.
+#[track_caller]
+fn assert_nothing_reserved() {
+    #[cfg(debug_assertions)]
+    RESERVED.with(|reserved| {
+        assert_eq!(reserved.get(), 0, "whoever waits at a gate has a part of the log reserved");
+    });
+}
 
 /// The gate of one fileset.
 #[derive(Debug)]
@@ -84,6 +123,7 @@ impl Gate {
 
     /// Goes in, once it is open. Called with no lock held (GT4).
     pub(crate) fn enter(&self) -> Inside<'_> {
+        assert_nothing_reserved();
         loop {
             if let Some(inside) = self.try_enter() {
                 return inside;
@@ -95,6 +135,7 @@ impl Gate {
     /// Waits until it is open, for as long as the one who has closed it works. Called with no lock
     /// held (GT4).
     pub(crate) fn wait_until_open(&self) {
+        assert_nothing_reserved();
         let mut waiting = self.waiting.lock();
         while self.word.load(Ordering::Acquire) & CLOSED != 0 {
             self.opened.wait(&mut waiting);
@@ -116,6 +157,7 @@ impl Gate {
     /// Closes it, and waits until nobody is inside. A second closer waits until the first has
     /// opened. Called with no part of the log reserved (GT4).
     pub(crate) fn close(&self) -> Closed<'_> {
+        assert_nothing_reserved();
         let mut waiting = self.waiting.lock();
         while self.word.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED != 0 {
             self.opened.wait(&mut waiting);

@@ -28,6 +28,7 @@ use storage::device::{AlignedBuffer, SharedBytes};
 
 use crate::buffer::{Buffer, PageRef, page_of_mut};
 use crate::convert::index_wide;
+use crate::gate::Reserves;
 
 use super::Reservation;
 
@@ -352,6 +353,8 @@ pub(crate) struct Tx {
     pub(super) data_sequence: u64,
     /// Pages that were at home before, between which content moved.
     pub(super) moved: Vec<Place>,
+    /// Of one that has a part of the log reserved.
+    _reserves: Option<Reserves>,
 }
 
 /// What a transaction has of a range of a page.
@@ -379,7 +382,8 @@ impl Tx {
     /// Starts a transaction that works in `memory`, which is clear.
     pub(super) fn new(epoch: Epoch, reservation: Reservation, memory: Memory) -> Tx {
         let (log_data, moved) = (Vec::new(), Vec::new());
-        Tx { epoch, reservation, memory, log_data, data_sequence: 0, moved }
+        let _reserves = (reservation.log_bytes > 0).then(Reserves::new);
+        Tx { epoch, reservation, memory, log_data, data_sequence: 0, moved, _reserves }
     }
 
     /// Content moves from page `source` to page `target`: neither may be at home without the

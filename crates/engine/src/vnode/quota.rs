@@ -80,9 +80,10 @@ impl Core {
     }
 
     fn count_quotas_once(&self, fileset: &Fileset) -> FsResult<Counting> {
-        let mut change = self.store.begin_pool(Reservation::LARGE)?;
-        // QC2: nobody changes an anode meanwhile.
+        // QC2: nobody changes an anode meanwhile. GT4: another closer, who may wait for the log, is
+        // waited for with nothing reserved.
         let _closed = fileset.gate.close();
+        let mut change = self.store.begin_pool(Reservation::LARGE)?;
         change.share(fileset.gate.shared_epoch());
         let is_planted = planted::is(Planted::CountedUncommitted);
         if !is_planted {
@@ -269,8 +270,12 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::time::Duration;
+
     use format::fileset::FilesetName;
 
+    use super::*;
     use crate::vnode::filesets::NewFileset;
     use crate::vnode::leave::tests::{part, pool_with_one};
 
@@ -289,5 +294,26 @@ mod tests {
             pool.tick().expect("nothing fails");
         }
         assert_eq!(pool.is_freeing(), Ok(false));
+    }
+
+    /// Goal: whoever counts waits for another closer of the gate, who may wait for the log, with
+    /// nothing of the log reserved (GT4). Method: a debug build asserts so where he waits.
+    #[test]
+    fn who_counts_waits_for_another_closer_with_nothing_reserved() {
+        let (pool, _) = pool_with_one();
+        let (core, path) = (pool.core(), [part("b")]);
+        core.create_fileset(&path, &NewFileset::default()).expect("there is room");
+        core.switch_quotas(&path, true).expect("there is room");
+        let fileset = core.quota_fileset(&path).expect("it is there");
+        std::thread::scope(|scope| {
+            let closed = fileset.gate.close();
+            let (tell, told) = channel();
+            scope.spawn(move || tell.send(core.count_quotas(fileset)));
+            // Who does not wait has ended long before.
+            let waited = told.recv_timeout(Duration::from_millis(300));
+            assert_eq!(waited, Err(RecvTimeoutError::Timeout), "it is closed");
+            drop(closed);
+            told.recv().expect("nothing is reserved").expect("it can be read");
+        });
     }
 }
