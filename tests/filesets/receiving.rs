@@ -1,5 +1,9 @@
 //! What a fileset that receives is to the others: its quota, its counts, its family.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
 use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, Ino, NewInode};
 use engine::{FilesetChange, Pool, ReceiveError};
 
@@ -310,4 +314,43 @@ fn a_number_without_neighbours_costs_what_one_file_does() {
     drop(pool);
     assert_clean(&target);
     source.close().expect("nothing fails");
+}
+
+/// Goal: what was received is shown while somebody counts what the clone that it begins from holds
+/// alone: both close the gates of the fileset and of what came. Method: many small differences, and
+/// somebody who counts all the time; whoever waits for ever would be waited for here.
+#[test]
+fn what_is_received_is_shown_beside_somebody_who_counts_its_clone() {
+    let device = pool_of(POOL_BYTES, 3);
+    let source = open(&device, "root", None);
+    let clones: Vec<String> = ('a'..='z').map(|letter| format!("c{letter}")).collect();
+    for clone in &clones {
+        create(&source, clone, b"new");
+        take(&source, clone);
+    }
+    let target = pool_of(POOL_BYTES, 9);
+    let pool = Arc::new(open(&target, "root", None));
+    receive(&pool, &send_from(&source, None, "ca", None)).expect("there is room");
+    let (newest, has_ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (tell, told) = std::sync::mpsc::channel();
+    let (counting, at, is_over) = (Arc::clone(&pool), Arc::clone(&newest), Arc::clone(&has_ended));
+    let counted = clones.clone();
+    std::thread::spawn(move || {
+        while !is_over.load(Ordering::SeqCst) {
+            // The next one comes at any moment.
+            let _ =
+                counting.unique_bytes(&name("copy"), &part(&counted[at.load(Ordering::SeqCst)]));
+        }
+    });
+    std::thread::spawn(move || {
+        for (number, pair) in clones.windows(2).enumerate() {
+            let next = send_from(&source, Some(&pair[0]), &pair[1], None);
+            receive(&pool, &next).expect("there is room");
+            newest.store(number + 1, Ordering::SeqCst);
+        }
+        has_ended.store(true, Ordering::SeqCst);
+        tell.send(pool.filesets().expect("the table can be read").len()).expect("somebody waits");
+    });
+    let filesets = told.recv_timeout(Duration::from_secs(120));
+    assert_eq!(filesets, Ok(2 + 26), "nobody waits for ever");
 }

@@ -6,6 +6,7 @@ use format::fileset::{Fileset as Entry, FilesetState, Moving, joined};
 use format::ids::{Epoch, FilesetId};
 use runtime::planted::{self, Planted};
 
+use super::super::Fileset;
 use super::super::clone::Still;
 use super::target::Base;
 use super::{Arrival, Done, Receiving};
@@ -28,13 +29,17 @@ impl Receiving<'_> {
         core.emptier.wait();
         core.sync_all()?;
         for _ in 0..TRIES {
-            let mut still = core.hold_still(self.files.fileset)?;
+            // LOCK: both at once, by rising slot: whoever counts what the clone holds alone closes
+            // the gates of both, too.
+            let there = self.opened_there()?;
+            let held: Vec<_> = [Some(self.files.fileset), there].into_iter().flatten().collect();
+            let mut still = core.hold_all_still(&held)?;
             core.store.journal.commit_all()?;
             // What the stream begins from may have changed while it came.
             let target = core.check_target(&self.target, &self.begin, self.arrival)?;
             let shown = match &target.base {
                 None => Some(self.show_new(&mut still, random)?),
-                Some(base) => self.show_in_place_of(&mut still, random, base)?,
+                Some(base) => self.show_in_place_of(&mut still, random, (base, there))?,
             };
             drop(still);
             if let Some(class) = shown {
@@ -47,24 +52,37 @@ impl Receiving<'_> {
         Err(FsError::TryLater.into())
     }
 
+    /// Returns the fileset that has the name of what was received, if it is opened and nobody uses
+    /// it.
+    fn opened_there(&self) -> FsResult<Option<&Fileset>> {
+        let filesets = &self.core.filesets;
+        let slot = filesets.table.lock(&self.core.store)?.find(&self.target).map(|it| it.slot);
+        let slot = slot.filter(|slot| !filesets.is_used(*slot));
+        Ok(slot.and_then(|slot| filesets.by_slot_current(slot)))
+    }
+
     /// The fileset that the stream begins from gets what was received. Nobody uses it, and nobody
-    /// opens it while its entry changes; `None`: somebody opens one.
+    /// opens it while its entry changes; `None`: somebody opens one. It is held still, too, if it
+    /// was opened (`there`).
     fn show_in_place_of(
         &self,
         still: &mut Still<'_>,
         random: &[u8; 32],
-        base: &Base,
+        (base, there): (&Base, Option<&Fileset>),
     ) -> Done<Option<u64>> {
         let (core, slot) = (self.core, base.fileset.slot);
         let reserved = reserved_of(&core.store, &base.clone)?;
         let Some(_unopened) = core.filesets.keep_unopened() else { return Ok(None) };
         let opened = core.filesets.by_slot_current(slot);
+        if opened.map(std::ptr::from_ref) != there.map(std::ptr::from_ref) {
+            // Somebody has opened it since.
+            return Ok(None);
+        }
         if let Some(opened) = opened {
             let by = "it is served: end its server first".to_owned();
             let name = joined(&self.target);
             opened.close_to_fronts().map_err(|()| FsError::FilesetInUse { name, by })?;
         }
-        let closed = opened.map(|fileset| fileset.gate.close());
         if let Some(opened) = opened.filter(|_| !core.table.dirty_of(slot).is_empty()) {
             // Somebody has held it, written and given it back since all was synced: it has changed,
             // and its entry says so once that is in its maps.
@@ -88,7 +106,6 @@ impl Receiving<'_> {
         let class = shown?;
         // Its slot is free now, and all that it had is the fileset's and the clone's.
         self.files.fileset.anodes.end();
-        drop(closed);
         core.filesets.forget(self.files.fileset);
         core.table.remove_all_of(self.files.fileset.anodes.slot);
         core.table.remove_all_of(slot);
