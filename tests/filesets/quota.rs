@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{
-    Caller, Fallocate, FileKind, FileSystem, FsError, Ino, NewInode, SetAttr,
+    Caller, Fallocate, FileKind, FileSystem, FsError, Ino, NewInode, RenameMode, SetAttr,
 };
 use engine::{CreateOptions, FilesetChange, NewFileset, Pool};
 use format::fileset::NamePart;
@@ -145,6 +145,43 @@ fn names_attributes_and_preallocation_are_held_against_the_quota_and_df_tells_it
     pool.forget(file, 1);
     pool.sync().expect("nothing fails");
     create(&pool, "again").expect("there is room again");
+    pool.close().expect("nothing fails");
+    assert_clean(&device);
+}
+
+/// Goal: no name goes past the quota: one more of a file, and a longer one in place of another, are
+/// refused where they take a page; what takes none works.
+#[test]
+fn links_and_longer_names_are_held_against_the_quota() {
+    let device = new_pool();
+    let pool = open(&device, None);
+    pool.create_fileset(&name("a"), &with_quota(QUOTA)).expect("there is room");
+    pool.close().expect("nothing fails");
+    let pool = open(&device, Some("a"));
+    let file = create(&pool, "f").expect("there is room");
+    let link = |name: &str| {
+        pool.link(&root(), file, pool.root(), name.as_bytes(), None).map(|attr| {
+            pool.forget(attr.ino, 1);
+        })
+    };
+    let long = |number: u64| format!("{number:0>250}");
+    let rename = |from: &str, to: &str| {
+        let (from, to) = ((pool.root(), from.as_bytes()), (pool.root(), to.as_bytes()));
+        pool.rename(&root(), from, to, RenameMode::Replace, None)
+    };
+    (0..400).for_each(|number| link(&format!("s{number}")).expect("there is room"));
+    fill(&pool, file, 0);
+    let small = |number: u64| pool.write(&root(), file, 2 * QUOTA + (number << 20), b"x");
+    assert!((0..100).any(|number| small(number).is_err()), "the last fragments");
+    pool.sync().expect("nothing fails");
+    let before = referenced(&pool);
+    let renamed = (0..400).map(|number| rename(&format!("s{number}"), &long(number)));
+    assert_eq!(renamed.filter_map(Result::err).next(), Some(FsError::QuotaExceeded));
+    let linked = (400..800).map(|number| link(&long(number)));
+    assert_eq!(linked.filter_map(Result::err).next(), Some(FsError::QuotaExceeded));
+    rename("s399", "t").expect("it takes no page");
+    let grown = referenced(&pool).saturating_sub(before);
+    assert!(grown <= BEYOND, "{grown} bytes");
     pool.close().expect("nothing fails");
     assert_clean(&device);
 }

@@ -225,6 +225,7 @@ impl Files<'_> {
         let before = around.is_some().then(|| seen(&guards));
         let mut fileset = Lazy::new(self);
         let mut is_last = false;
+        let is_new_name = mode != RenameMode::Exchange && plan.target.is_none();
         if mode == RenameMode::Exchange {
             self.exchange(&mut change, &mut plan)?;
         } else {
@@ -251,8 +252,13 @@ impl Files<'_> {
         for anode in written.into_iter().flatten() {
             fileset.write_anode(&mut change, anode)?;
         }
-        if plan.whiteout.is_some() && !planted::is(Planted::WhiteoutNotAdmitted) {
-            // A new file, as any other. What only moves takes nothing.
+        // What only moves takes nothing, but its name may take a page where it comes to. A whiteout
+        // is a new file, as any other.
+        let is_admitted = match plan.whiteout {
+            Some(_) => !planted::is(Planted::WhiteoutNotAdmitted),
+            None => is_new_name,
+        };
+        if is_admitted {
             change.admit(is_exempt(caller))?;
         }
         // V1: the vnode is there, locked, before anybody can find the anode on its page.
