@@ -429,6 +429,31 @@ fn limits_refuse_users_and_never_what_was_accepted() {
     assert_clean(&device);
 }
 
+/// Goal: what a kernel writes back comes as root's, whoever wrote it: it is held against the limits
+/// of whom the file counts for, unless that is root.
+#[test]
+fn limits_hold_for_what_a_kernel_writes_back() {
+    let device = new_pool();
+    let pool = open(&device, None);
+    open_to_all(&pool);
+    switch_on(&pool);
+    let limits = QuotaLimitsChange { bytes_hard: Some(1 << 20), ..QuotaLimitsChange::default() };
+    limit(&pool, QuotaKind::User, 1, &limits);
+    limit(&pool, QuotaKind::Group, 1, &limits);
+    let kernel = Caller { writes_back: true, ..Caller::checked_by_kernel(0, 0) };
+    let fill = |file: Ino| {
+        let writes = (0..64).map(|at| pool.write(&kernel, file, at << 16, &[1; WRITE]));
+        writes.filter_map(Result::err).next()
+    };
+    let own = create(&pool, &user(1), "own").expect("there is room");
+    assert_eq!(fill(own), Some(FsError::QuotaExceeded));
+    let roots = create(&pool, &root(), "roots").expect("there is room");
+    chown(&pool, &root(), roots, (None, Some(1))).expect("root is not refused");
+    assert_eq!(fill(roots), None, "it is root's");
+    pool.close().expect("nothing fails");
+    assert_clean(&device);
+}
+
 /// Goal: a file is given only to a group that has room for it.
 #[test]
 fn a_file_is_not_given_to_a_group_that_has_no_room() {

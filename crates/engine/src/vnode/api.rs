@@ -209,12 +209,13 @@ pub struct Caller {
     pub groups: Vec<u32>,
     /// Who sees to it that this caller does only what it may.
     pub checks: Checks,
-    /// Whether a write or a truncate takes setuid and setgid away: `CAP_FSETID` is missing. Of a
-    /// caller that a kernel has checked, also whether an access list takes setgid away: it is no
-    /// member of the file's group.
+    /// Whether a write or a truncate takes setuid and setgid away: it has no `CAP_FSETID`. Of one
+    /// that a kernel has checked, also whether an access list does: it is not of the file's group.
     pub loses_set_bits: bool,
     /// Whether what it reads and lists keeps its access time (`O_NOATIME`).
     pub keeps_atime: bool,
+    /// Whether a kernel writes back, of nobody knows whom: limits hold unless root owns the file.
+    pub writes_back: bool,
 }
 
 impl Caller {
@@ -222,7 +223,7 @@ impl Caller {
     #[must_use]
     pub const fn checked(uid: u32, gid: u32, groups: Vec<u32>) -> Caller {
         let (checks, loses_set_bits) = (Checks::Here, uid != 0);
-        Caller { uid, gid, groups, checks, loses_set_bits, keeps_atime: false }
+        Caller { uid, gid, groups, checks, loses_set_bits, keeps_atime: false, writes_back: false }
     }
 
     /// Returns a caller whose permissions a kernel has checked before it asked.

@@ -254,7 +254,11 @@ impl Server {
                 done("rename", source.0, self.fs.rename(caller, source, target, mode, None))
             }
             Request::Write { node, offset, data, kills_set_bits, is_of_cache } => {
-                let caller = Caller { loses_set_bits: kills_set_bits, ..caller.clone() };
+                let caller = Caller {
+                    loses_set_bits: kills_set_bits,
+                    writes_back: is_of_cache,
+                    ..caller.clone()
+                };
                 let ino = self.numbers.ino_of(node);
                 let written = match is_of_cache {
                     true => self.write_back(&caller, ino, offset, &data),
