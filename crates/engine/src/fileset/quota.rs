@@ -174,7 +174,7 @@ impl Quotas {
         }
     }
 
-    fn account(&self, id: Id) -> FsResult<Arc<Account>> {
+    pub(crate) fn account(&self, id: Id) -> FsResult<Arc<Account>> {
         let found = self.state.read().accounts.get(&id).map(Arc::clone);
         found.ok_or(FsError::Uncounted { kind: id.0, id: id.1 })
     }
@@ -557,15 +557,17 @@ impl FilesetGuard<'_> {
     /// whether there are more.
     pub(crate) fn write_graces(&self, store: &Store, change: &mut Change<'_>) -> FsResult<bool> {
         let accounts: Vec<_> = self.quotas().state.read().accounts.values().cloned().collect();
-        let mut written = 0;
+        let mut written = Vec::new();
         for account in accounts {
-            if written == LIMITS_PER_CHANGE {
+            if written.len() == LIMITS_PER_CHANGE {
                 return Ok(true);
             }
             let Some(limits) = account.take_stale() else { continue };
-            written += 1;
-            if let Err(error) = self.put_limits(store, change, account.record, &limits) {
-                account.note_stale();
+            let put = self.put_limits(store, change, account.record, &limits);
+            written.push(account);
+            if let Err(error) = put {
+                // The change is given up, with all that it has.
+                written.iter().for_each(|account| account.note_stale());
                 return Err(error);
             }
         }

@@ -316,4 +316,40 @@ mod tests {
             told.recv().expect("nothing is reserved").expect("it can be read");
         });
     }
+
+    /// Goal: of graces that begin together none is forgotten where a page of records has to be
+    /// copied first, because a clone holds it. Method: those of users on two pages, of which the
+    /// first is the fileset's own again.
+    #[test]
+    fn graces_of_many_are_kept_beside_a_clone() {
+        let (pool, _) = pool_with_one();
+        let (core, path) = (pool.core(), [part("root")]);
+        core.switch_quotas(&path, true).expect("there is room");
+        while core.count_quotas_named(&path).expect("it can be read") {}
+        let fileset = core.quota_fileset(&path).expect("it is there");
+        let limits = QuotaChange {
+            fragments_soft: Some(1),
+            fragments_hard: None,
+            inodes_soft: None,
+            inodes_hard: None,
+        };
+        for id in 1..=100 {
+            core.add_account(fileset, (QuotaKind::User, id)).expect("there is room");
+            core.set_quota_of(fileset, (QuotaKind::User, id), limits).expect("it is there");
+        }
+        while core.write_graces(fileset).expect("there is room") {}
+        core.create_clone(&path, &part("c"), [3; 16]).expect("there is room");
+        let account =
+            |id| fileset.anodes.quotas.account((QuotaKind::User, id)).expect("it is there");
+        let begin = |id| account(id).accept((2, 0), 0, core.store.asker(true)).expect("not held");
+        begin(1);
+        assert_eq!(core.write_graces(fileset), Ok(false));
+        (50..=70).for_each(begin);
+        let mut change = core.store.begin_in(&fileset.gate, Reservation::SMALL).expect("room");
+        let given_up = fileset.anodes.lock().write_graces(&core.store, &mut change);
+        assert!(matches!(given_up, Err(FsError::Shared { .. })), "{given_up:?}");
+        drop(change);
+        let kept = (50..=70).filter(|id| account(*id).take_stale().is_some()).count();
+        assert_eq!(kept, 21, "all are written the next time");
+    }
 }
