@@ -454,6 +454,24 @@ fn limits_hold_for_what_a_kernel_writes_back() {
     assert_clean(&device);
 }
 
+/// Goal: who closes a pool waits for nobody who walks: a walk ends where it is.
+#[test]
+fn walks_end_before_a_pool_is_closed() {
+    let device = new_pool();
+    let pool = open(&device, None);
+    create(&pool, &root(), "a").expect("there is room");
+    let clone = NamePart::new("c").expect("a name");
+    pool.create_clone(&name("root"), &clone, [1; 16]).expect("there is room");
+    assert_eq!(pool.set_project(&name("root"), &[], (7, true)), Ok(2));
+    pool.unique_bytes(&name("root"), &clone).expect("it can be read");
+    pool.end_walks();
+    let ended = pool.set_project(&name("root"), &[], (8, true));
+    assert_eq!(ended, Err(FsError::TryLater));
+    assert_eq!(pool.unique_bytes(&name("root"), &clone), Err(FsError::TryLater));
+    pool.close().expect("nothing fails");
+    assert_clean(&device);
+}
+
 /// Goal: a file is given only to a group that has room for it.
 #[test]
 fn a_file_is_not_given_to_a_group_that_has_no_room() {

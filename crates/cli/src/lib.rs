@@ -24,6 +24,7 @@ mod holders;
 mod mounts;
 mod named;
 mod output;
+mod places;
 mod server;
 pub mod size;
 mod status;

@@ -4,8 +4,9 @@
 //! of the pool's path. The run directory belongs to the user and nobody else may enter. A client
 //! sends one line of JSON and gets one line back.
 //!
-//! Limits: lines of at most [`LINE_BYTES_MAX`]; one client at a time; a client that neither sends
-//! nor reads within [`CLIENT_TIME`] is dropped.
+//! Limits: lines of at most [`LINE_BYTES_MAX`]; one client at a time is listened to; a client that
+//! neither sends nor reads within [`CLIENT_TIME`] is dropped. What may take long has a thread of
+//! its own, of [`LONG_MAX`] at a time: whoever asks for the status waits for none of them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -36,6 +37,7 @@ use crate::bugs;
 use crate::control::{self, Peer, Request, may_change};
 use crate::mounts::{self, MountSpec, Mounts};
 use crate::output::path_as_text;
+use crate::places::Places;
 use crate::transfer::{self, Transfer, Transfers};
 
 /// Longest line in either direction: an explanation of a large range has thousands of steps.
@@ -47,6 +49,10 @@ const CLIENT_TIME: Duration = Duration::from_secs(5);
 /// How long a change is waited for: it is durable when it is answered, and takes a checkpoint of a
 /// slow disk.
 const CONTROL_TIME: Duration = Duration::from_secs(120);
+
+/// Requests and explanations that a server works on at a time: each holds a thread, and may wait
+/// for a device until its deadline.
+const LONG_MAX: usize = 64;
 
 /// How long whoever only looks whether somebody listens waits for a place in the queue.
 const AT_ONCE: Duration = Duration::from_millis(1);
@@ -236,8 +242,13 @@ impl StatusServer {
         served: Served,
         pool: Arc<dyn OpenPool>,
     ) -> anyhow::Result<StatusServer> {
-        let transfers = Transfers::default();
-        StatusServer::listen_at(path, move |stream| serve(stream, &served, &pool, &transfers))
+        let answering = Answering {
+            served: Arc::new(served),
+            pool,
+            transfers: Transfers::default(),
+            long: Places::new(LONG_MAX),
+        };
+        StatusServer::listen_at(path, move |stream| serve(stream, &answering))
     }
 
     fn listen_at(
@@ -297,11 +308,8 @@ fn listen(
         }
         // The end of one client is not that of the others.
         let done = stream.map_err(anyhow::Error::from).and_then(|stream| {
-            catch_unwind(AssertUnwindSafe(|| serve(&stream))).unwrap_or_else(|_| {
-                tracing::error!("a question of a status client met a bug");
-                let words = "the server met a bug: see its log (`holdfast status`)";
-                send(&stream, &Answer::Error(words.to_owned()))
-            })
+            catch_unwind(AssertUnwindSafe(|| serve(&stream)))
+                .unwrap_or_else(|_| send(&stream, &bug()))
         });
         if let Err(error) = done {
             // The client's affair.
@@ -322,12 +330,47 @@ fn status_of(served: &Served, pool: &dyn OpenPool) -> Value {
     json!({ "server": server_facts(served), "bugs": bugs, "pool": status })
 }
 
-fn serve(
-    stream: &UnixStream,
-    served: &Served,
-    pool: &Arc<dyn OpenPool>,
-    transfers: &Transfers,
-) -> anyhow::Result<()> {
+/// What a socket answers for.
+struct Answering {
+    served: Arc<Served>,
+    pool: Arc<dyn OpenPool>,
+    transfers: Transfers,
+    long: Places,
+}
+
+impl Answering {
+    /// Answers `stream` with what `work` returns, in a thread of its own.
+    fn later(
+        &self,
+        stream: &UnixStream,
+        work: impl FnOnce(&Served, &Arc<dyn OpenPool>) -> Answer + Send + 'static,
+    ) -> anyhow::Result<()> {
+        let Some(place) = self.long.take() else {
+            let words = format!("{LONG_MAX} requests are under way: try again when one has ended");
+            return send(stream, &Answer::Error(words));
+        };
+        let (served, pool) = (Arc::clone(&self.served), Arc::clone(&self.pool));
+        let stream = stream.try_clone()?;
+        std::thread::Builder::new().name("control".to_owned()).spawn(move || {
+            let done = catch_unwind(AssertUnwindSafe(|| work(&served, &pool)));
+            // Whoever has the answer may ask for the next.
+            drop((place, served, pool));
+            if let Err(error) = send(&stream, &done.unwrap_or_else(|_| bug())) {
+                tracing::debug!(%error, "a client has gone before its answer");
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// Returns the answer to a question that met a bug.
+fn bug() -> Answer {
+    tracing::error!("a question of a status client met a bug");
+    Answer::Error("the server met a bug: see its log (`holdfast status`)".to_owned())
+}
+
+fn serve(stream: &UnixStream, answering: &Answering) -> anyhow::Result<()> {
+    let Answering { served, pool, transfers, .. } = answering;
     let line = receive_line(stream, control::LINE_BYTES_MAX, CLIENT_TIME)?;
     let question = match serde_json::from_slice(&line) {
         Ok(question) => question,
@@ -336,21 +379,24 @@ fn serve(
     let answer = match question {
         Question::Status => Answer::Status(status_of(served, pool.as_ref())),
         Question::Explain { mount, node, range } => {
-            let found = served.mounts.inode_of(mount, NodeId(node));
-            let (pool, ino) = found.unwrap_or_else(|| {
-                let root = pool.file_system().root();
-                (Arc::clone(pool), NodeNumbers::new(root).ino_of(NodeId(node)))
+            return answering.later(stream, move |served, pool| {
+                let found = served.mounts.inode_of(mount, NodeId(node));
+                let (pool, ino) = found.unwrap_or_else(|| {
+                    let root = pool.file_system().root();
+                    (Arc::clone(pool), NodeNumbers::new(root).ino_of(NodeId(node)))
+                });
+                match pool.explain(&ExplainTarget::Inode { ino, range }) {
+                    Ok(steps) => Answer::Explain(steps),
+                    Err(error) => Answer::Error(error.to_string()),
+                }
             });
-            match pool.explain(&ExplainTarget::Inode { ino, range }) {
-                Ok(steps) => Answer::Explain(steps),
-                Err(error) => Answer::Error(error.to_string()),
-            }
         }
-        Question::Control { version, request } => controlled(
-            (pool.as_ref(), &served.mounts),
-            (version, request),
-            (peer_of(stream)?, Peer::own()),
-        ),
+        Question::Control { version, request } => {
+            let peers = (peer_of(stream)?, Peer::own());
+            return answering.later(stream, move |served, pool| {
+                controlled((pool.as_ref(), &served.mounts), (version, request), peers)
+            });
+        }
         Question::Mount { version, request } => {
             let (peer, own) = (peer_of(stream)?, Peer::own());
             let begun = permitted(version, request, (peer, own)).and_then(|spec| {

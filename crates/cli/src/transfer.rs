@@ -15,7 +15,6 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -29,6 +28,7 @@ use serde_json::Value;
 use crate::backend::{BackendError, OpenPool};
 use crate::control::{Peer, name_of};
 use crate::mounts::Mounts;
+use crate::places::Places;
 use crate::status::{self, Answer};
 use crate::uses::{Claim, Use};
 
@@ -129,25 +129,16 @@ impl Transfer {
 }
 
 /// The transfers of a server that are under way.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Transfers(Arc<AtomicUsize>);
+#[derive(Clone, Debug)]
+pub(crate) struct Transfers(Places);
 
-/// One of them, until it is dropped.
-struct Place(Arc<AtomicUsize>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+impl Default for Transfers {
+    fn default() -> Transfers {
+        Transfers(Places::new(TRANSFERS_MAX))
     }
 }
 
 impl Transfers {
-    fn enter(&self) -> Option<Place> {
-        let more = |count: usize| (count < TRANSFERS_MAX).then_some(count + 1);
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        Some(Place(Arc::clone(&self.0)))
-    }
-
     /// Does what the client of `stream` asked for, in a thread of its own. Returns why not.
     pub(crate) fn begin(
         &self,
@@ -157,7 +148,7 @@ impl Transfers {
         peer: Peer,
     ) -> anyhow::Result<()> {
         let claim = request.claim(mounts)?;
-        let place = self.enter().with_context(|| {
+        let place = self.0.take().with_context(|| {
             format!("{TRANSFERS_MAX} transfers are under way: try again when one has ended")
         })?;
         let (stream, pool) = (stream.try_clone()?, Arc::clone(pool));

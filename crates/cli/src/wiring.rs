@@ -18,7 +18,7 @@ mod trees;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use check::report::Finding;
@@ -608,7 +608,19 @@ impl OpenPool for Served {
     }
 
     fn control(&self, request: &Request, peer: Peer) -> Result<Answer, BackendError> {
-        let answer = control::asked(self, request, peer)?;
+        let is_closing = || self.is_closing.load(Ordering::Acquire);
+        let closing = || failed(&self.path, "the pool is being closed: what was done stays");
+        // As of a transfer, but whoever closes the pool is not waited for.
+        let under_way = match self.transfers.try_read() {
+            _ if !request.is_change() => None,
+            _ if is_closing() => return Err(closing()),
+            Ok(under_way) => Some(under_way),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => return Err(closing()),
+        };
+        let answer = control::asked(self, request, peer);
+        drop(under_way);
+        let answer = answer.map_err(|error| if is_closing() { closing() } else { error })?;
         if request.is_change() {
             self.jobs.wake();
         }
@@ -637,6 +649,7 @@ impl OpenPool for Served {
 
     fn close(&self) -> Result<(), BackendError> {
         self.is_closing.store(true, Ordering::Release);
+        self.pool.end_walks();
         let _alone = self.transfers.write().unwrap_or_else(PoisonError::into_inner);
         self.jobs.stop();
         self.pool.close().map_err(|error| failed(&self.path, error))

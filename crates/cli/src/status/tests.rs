@@ -2,8 +2,11 @@
 
 use std::time::Instant;
 
+use engine::vnode::api::{FileSystem, FilesetUuid};
+use format::fileset::{FilesetName, NamePart};
+
 use super::*;
-use crate::backend::Backend;
+use crate::backend::{Backend, BackendError};
 use crate::wiring::EngineBackend;
 
 /// Goal: a server ends, whatever has become of its socket's path, and takes no socket away but
@@ -161,4 +164,112 @@ fn mounts_are_found_where_their_fileset_has_moved() {
     assert_eq!(of("/one.hf", "a"), [Path::new("/stays")]);
     assert_eq!(of("/two.hf", "a"), [Path::new("/moved")]);
     assert!(of("/two.hf", "b").is_empty() && of("/three.hf", "a").is_empty());
+}
+
+/// A pool whose changes wait until the test lets them go on.
+struct Held {
+    pool: Arc<dyn OpenPool>,
+    goes_on: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl OpenPool for Held {
+    fn file_system(&self) -> Arc<dyn FileSystem> {
+        self.pool.file_system()
+    }
+
+    fn hold_fileset(
+        &self,
+        name: Option<&FilesetName>,
+        clone: Option<&NamePart>,
+    ) -> Result<FilesetUuid, BackendError> {
+        self.pool.hold_fileset(name, clone)
+    }
+
+    fn release_fileset(&self, fileset: FilesetUuid) {
+        self.pool.release_fileset(fileset);
+    }
+
+    fn fileset_name(&self, fileset: FilesetUuid) -> Option<String> {
+        self.pool.fileset_name(fileset)
+    }
+
+    fn secret(&self) -> [u8; 16] {
+        self.pool.secret()
+    }
+
+    fn status(&self) -> Value {
+        self.pool.status()
+    }
+
+    fn explain(&self, target: &ExplainTarget) -> Result<Vec<ExplainStep>, BackendError> {
+        self.pool.explain(target)
+    }
+
+    fn control(&self, request: &Request, peer: Peer) -> Result<control::Answer, BackendError> {
+        let goes_on = self.goes_on.lock().expect("no test panics with it");
+        goes_on.recv_timeout(Duration::from_secs(60)).expect("the test lets it go on");
+        self.pool.control(request, peer)
+    }
+
+    fn transfer(
+        &self,
+        request: &Transfer,
+        peer: Peer,
+        file: &mut File,
+        progress: transfer::OnBytes<'_>,
+    ) -> Result<Value, BackendError> {
+        self.pool.transfer(request, peer, file, progress)
+    }
+
+    fn close(&self) -> Result<(), BackendError> {
+        self.pool.close()
+    }
+}
+
+/// Goal: a change that takes long keeps nobody from asking how the server is, nor the server from
+/// its end. Method: a change that waits for the test; `status` is asked and the socket is closed
+/// meanwhile.
+#[test]
+fn a_long_change_keeps_neither_the_status_nor_the_end_waiting() {
+    let path = std::env::temp_dir().join(format!("holdfast-long-{}", std::process::id()));
+    let inner = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
+    let (go_on, goes_on) = std::sync::mpsc::channel();
+    let pool: Arc<dyn OpenPool> =
+        Arc::new(Held { pool: Arc::clone(&inner), goes_on: std::sync::Mutex::new(goes_on) });
+    let served = Served {
+        pool: PathBuf::from("pool"),
+        mounts: Mounts::new(Path::new("pool"), &pool),
+        lasts: true,
+        pid: std::process::id(),
+        log: None,
+        nfs: None,
+        http: None,
+    };
+    let server = StatusServer::start(path.clone(), served, pool).expect("it listens");
+    let create = json!({ "do": "fileset-create", "name": "a", "properties": {} });
+    let change = Question::Control { version: control::VERSION, request: create };
+    let asking = std::thread::spawn({
+        let path = path.clone();
+        move || ask(&path, &change).map_err(|error| error.to_string())
+    });
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(300) {
+        let answer = ask(&path, &Question::Status).expect("it answers");
+        assert!(matches!(answer, Answer::Status(_)), "{answer:?}");
+    }
+    assert!(!asking.is_finished(), "the change waits");
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(server);
+        let _ = tell.send(());
+    });
+    told.recv_timeout(CLIENT_TIME).expect("the server ends");
+    go_on.send(()).expect("somebody waits");
+    let answer = asking.join().expect("it does not panic");
+    assert!(matches!(answer, Ok(Answer::Control(control::Answer::Done))), "{answer:?}");
+    inner.close().expect("memory does not fail");
+    // A change behind the end is refused.
+    let request = Request::FilesetDelete { name: "a".to_owned() };
+    let refused = inner.control(&request, Peer::own());
+    assert!(refused.is_err_and(|error| error.to_string().contains("being closed")));
 }

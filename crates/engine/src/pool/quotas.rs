@@ -221,6 +221,13 @@ impl Pool {
         Ok(count)
     }
 
+    /// The pool is about to be closed: whoever gives a tree of files a project or a placement, or
+    /// counts what a clone holds alone, ends where he is, with [`FsError::TryLater`]. What he has
+    /// done stays.
+    pub fn end_walks(&self) {
+        self.core.end_walks();
+    }
+
     /// Does `work` for the file at `path` in a fileset, and all that is below it if
     /// `is_recursive`; what it changes is durable when this returns.
     pub(super) fn each_below(
@@ -241,7 +248,7 @@ impl Pool {
             let mut waiting = vec![first];
             let mut done = Ok(());
             while let Some(ino) = waiting.pop().filter(|_| done.is_ok()) {
-                done = match each(ino, &mut waiting) {
+                done = match self.core.check_walk().and_then(|()| each(ino, &mut waiting)) {
                     // Somebody has removed it since its directory was read.
                     Err(FsError::Stale | FsError::NotFound) if ino != first => Ok(()),
                     other => other,

@@ -369,6 +369,7 @@ impl Core {
         let pinned = self.pin_clone(path, clone)?;
         let (mut total, mut next) = (0, Some(Cursor::START));
         while let Some(cursor) = next {
+            self.check_walk()?;
             match self.count_part((pinned.slot, pinned.entry.id), cursor) {
                 Err(FsError::TryLater) => self.filesets.wait_until_unopened(),
                 counted => {

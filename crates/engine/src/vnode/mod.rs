@@ -183,6 +183,8 @@ pub(crate) struct Core {
     /// Whether anybody has asked for anything since a job looked. Set where it is not: processors
     /// share what nobody writes.
     is_asked: AtomicBool,
+    /// Whether walks that may take hours end where they are: somebody closes the pool.
+    ends_walks: AtomicBool,
     emptier: Arc<dyn Empties>,
     barren: room::Barren,
     scales: weigh::Scales,
@@ -265,6 +267,7 @@ impl Core {
             options,
             blocks_written: AtomicU64::new(0),
             is_asked: AtomicBool::new(false),
+            ends_walks: AtomicBool::new(false),
             emptier,
             barren: room::Barren::default(),
             scales: weigh::Scales::default(),
@@ -297,6 +300,20 @@ impl Core {
             return Err(FsError::ReadOnly { reason: "mounted read-only".to_owned() });
         }
         self.store.journal.check_alive()
+    }
+
+    /// Walks that may take hours end where they are, from now on.
+    pub(crate) fn end_walks(&self) {
+        self.ends_walks.store(true, Ordering::Release);
+    }
+
+    /// Asked by whoever walks, at each step.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::TryLater`]: he is to end where he is.
+    pub(crate) fn check_walk(&self) -> FsResult<()> {
+        if self.ends_walks.load(Ordering::Acquire) { Err(FsError::TryLater) } else { Ok(()) }
     }
 
     /// V2: the file has changes that are not in the journal.
