@@ -1,10 +1,11 @@
 //! Counts the panics of this process, whichever thread they end or spare, so that the health of a
 //! server says what only its log would.
 
-use std::panic::PanicHookInfo;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::{Mutex, Once, PoisonError};
 
 use serde::Serialize;
+use serde_json::Value;
 
 /// Bytes of a message that are kept.
 const MESSAGE_BYTES_MAX: usize = 512;
@@ -26,6 +27,35 @@ impl Bugs {
             format!("{count} times a bug was met ({last}): see the log, and tell its authors");
         (*count > 0).then_some(text)
     }
+}
+
+/// Makes what has panicked part of the health that the status of a pool tells.
+pub(crate) fn add_to(status: &mut Value) {
+    add(status, so_far().trouble());
+}
+
+/// As [`add_to`], in words that stay the same with each further bug: for whoever is told once for
+/// each text.
+pub(crate) fn add_briefly_to(status: &mut Value) {
+    let words = "the server met a bug: see its log, and tell its authors";
+    add(status, so_far().trouble().map(|_| words.to_owned()));
+}
+
+fn add(status: &mut Value, trouble: Option<String>) {
+    let Some((trouble, health)) = trouble.zip(status.get_mut("health")) else { return };
+    *health = match health.as_str() {
+        Some("ok") | None => trouble.into(),
+        Some(other) => format!("{other}; {trouble}").into(),
+    };
+}
+
+/// Does `work` for a thread that has to go on: a bug costs what this would have returned, and the
+/// health tells it.
+pub(crate) fn spared<T: Default>(what: &str, work: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        tracing::error!("{what} met a bug: it is tried again");
+        T::default()
+    })
 }
 
 static BUGS: Mutex<Bugs> = Mutex::new(Bugs { count: 0, last: String::new() });
@@ -64,4 +94,36 @@ fn note(panic: &PanicHookInfo<'_>) {
     let mut bugs = BUGS.lock().unwrap_or_else(PoisonError::into_inner);
     bugs.count = bugs.count.saturating_add(1);
     bugs.last = last;
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_bug_is_part_of_the_health() {
+        for (before, expected) in [("ok", "a bug"), ("it is full", "it is full; a bug")] {
+            let mut status = json!({ "health": before });
+            add(&mut status, None);
+            assert_eq!(status["health"], before);
+            add(&mut status, Some("a bug".to_owned()));
+            assert_eq!(status["health"], expected);
+        }
+    }
+
+    #[test]
+    fn whoever_is_spared_goes_on_after_a_bug() {
+        let mut count = 0;
+        for _ in 0..3 {
+            let told: Vec<u32> = spared("a look", || {
+                count += 1;
+                assert!(count != 2, "the bug of a test");
+                vec![count]
+            });
+            assert_eq!(told.len(), usize::from(count != 2));
+        }
+        assert_eq!(count, 3);
+    }
 }

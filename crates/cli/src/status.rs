@@ -321,12 +321,7 @@ fn listen(
 /// Returns what a server says of itself and of its pool, its bugs being part of its health.
 fn status_of(served: &Served, pool: &dyn OpenPool) -> Value {
     let (bugs, mut status) = (bugs::so_far(), pool.status());
-    if let (Some(trouble), Some(health)) = (bugs.trouble(), status.get_mut("health")) {
-        *health = match health.as_str() {
-            Some("ok") | None => trouble.into(),
-            Some(other) => format!("{other}; {trouble}").into(),
-        };
-    }
+    bugs::add_to(&mut status);
     json!({ "server": server_facts(served), "bugs": bugs, "pool": status })
 }
 

@@ -57,6 +57,7 @@ use self::schedule::Schedules;
 pub(crate) use self::state::StateDirectory;
 pub(crate) use self::timetable::Timetable;
 use crate::backend::{BackendError, ExplainStep, ExplainTarget, OpenPool};
+use crate::bugs;
 use crate::control::{
     Answer, CLIENTS_MAX, ClientFacts, FilesetFacts, JobFacts, OperationFacts, Peer, Request,
     ToldFacts,
@@ -314,6 +315,14 @@ impl Hub {
                 Ok(answer)
             }
         }
+    }
+
+    /// Returns what is said of the pool of number `index`: bugs of the server are part of its
+    /// health.
+    pub(crate) fn status_of(self: &Arc<Hub>, index: usize) -> Value {
+        let mut status = Asked::about(self, index).status();
+        bugs::add_to(&mut status);
+        status
     }
 
     /// Exports what `config`, which was read from `path`, says.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::Hub;
 use super::notices::{Seen, Sight};
 use super::schedule::PASSES_MAX;
+use crate::bugs;
 use crate::events::{self, now_seconds};
 
 /// How often schedules are looked at: a clone is so late at most.
@@ -33,8 +34,9 @@ impl Timetable {
             let mut seen: Vec<Seen> = hub.pools.iter().map(|_| Seen::default()).collect();
             let mut looks = 0;
             while !stopped.load(Ordering::Acquire) {
-                let failed = keep(&hub, &stopped);
-                hub.serve_unserved();
+                // Whatever one of them meets, the others and the next look are as ever.
+                let failed = bugs::spared("a look at schedules", || keep(&hub, &stopped));
+                bugs::spared("a look at exports", || hub.serve_unserved());
                 look(&hub, &mut seen, failed, looks % QUOTA_LOOKS == 0);
                 looks += 1;
                 std::thread::park_timeout(LOOK_EVERY);
@@ -65,21 +67,27 @@ fn look(hub: &Hub, seen: &mut [Seen], failed: Vec<(usize, String)>, looks_at_quo
     let mut damage = events::take_damage();
     for (index, (served, seen)) in hub.pools.iter().zip(seen).enumerate() {
         let own = failed.iter().filter(|(pool, _)| *pool == index);
-        let sight = Sight {
-            status: served.pool.status(),
-            jobs: hub.jobs_of(index),
-            filesets: looks_at_quotas.then(|| hub.limited_filesets(index)),
-            schedules: own.map(|(_, text)| text.clone()).collect(),
-            damage: damage.take(),
-        };
-        for notice in seen.look(&sight) {
-            let path = served.path.display().to_string();
-            // What the log tells of is in it already.
-            if notice.kind != "defect" {
-                tracing::warn!(pool = path, kind = notice.kind, "{}", notice.text);
+        let schedules = own.map(|(_, text)| text.clone()).collect();
+        let damage = damage.take();
+        bugs::spared("a look at a pool", || {
+            let mut status = served.pool.status();
+            bugs::add_briefly_to(&mut status);
+            let sight = Sight {
+                status,
+                jobs: hub.jobs_of(index),
+                filesets: looks_at_quotas.then(|| hub.limited_filesets(index)),
+                schedules,
+                damage,
+            };
+            for notice in seen.look(&sight) {
+                let path = served.path.display().to_string();
+                // What the log tells of is in it already.
+                if notice.kind != "defect" {
+                    tracing::warn!(pool = path, kind = notice.kind, "{}", notice.text);
+                }
+                hub.tell(&path, &notice);
             }
-            hub.tell(&path, &notice);
-        }
+        });
     }
 }
 

@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 use super::guard::Refused;
 use super::{Asker, metrics, openapi, page, refusal};
 use crate::backend::{BackendError, DEGRADED};
+use crate::bugs;
 use crate::control::{Answer, Peer, Request as Control, audited};
 use crate::events;
-use crate::server::{Asked, Hub};
+use crate::server::Hub;
 
 /// Longest body.
 pub(super) const BODY_BYTES_MAX: usize = 1 << 20;
@@ -104,7 +105,8 @@ async fn health(State(hub): Shared) -> Done {
     let looked = waiting(move || {
         let (mut is_ok, mut degraded) = (true, 0);
         for served in &hub.pools {
-            let status = served.pool.status();
+            let mut status = served.pool.status();
+            bugs::add_to(&mut status);
             is_ok &= matches!(status["health"].as_str(), Some("ok" | DEGRADED));
             degraded += u64::from(status["is_degraded"].as_bool() == Some(true));
         }
@@ -135,7 +137,7 @@ async fn server(State(hub): Shared) -> Response<Body> {
 async fn pools(State(hub): Shared) -> Done {
     let list = waiting(move || {
         let facts = |index: usize| {
-            let status = Asked::about(&hub, index).status();
+            let status = hub.status_of(index);
             let served = &hub.pools[index];
             json!({
                 "id": served.id,
@@ -159,7 +161,7 @@ fn index_of(hub: &Hub, id: &str) -> Result<usize, Refusal> {
 
 async fn pool(State(hub): Shared, Path(id): Path<String>) -> Done {
     let index = index_of(&hub, &id)?;
-    let status = waiting(move || Asked::about(&hub, index).status()).await?;
+    let status = waiting(move || hub.status_of(index)).await?;
     Ok(json_response(&status))
 }
 

@@ -21,8 +21,8 @@ use serde_json::Value;
 
 use super::api::{Refusal, waiting};
 use crate::control::{Answer, JobFacts, Peer, Request};
+use crate::server::Hub;
 use crate::server::history::to_float;
-use crate::server::{Asked, Hub};
 
 /// What of a status only grows while a pool is open; anything else may shrink.
 const COUNTERS: [&str; 25] = [
@@ -102,7 +102,7 @@ impl Collector for Collected {
         encode_operations(hub, &mut encoder)?;
         let mut numbers = Vec::new();
         for index in 0..hub.pools.len() {
-            let status = Asked::about(hub, index).status();
+            let status = hub.status_of(index);
             let is_ok = status["health"].as_str() == Some("ok");
             let value = f64::from(u8::from(is_ok));
             numbers.push(Number { name: "healthy".to_owned(), pool: index, which: None, value });
