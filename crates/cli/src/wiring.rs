@@ -7,6 +7,7 @@ mod devices;
 mod groups;
 mod growth;
 mod jobs;
+mod look;
 mod members;
 pub(crate) mod moves;
 mod neighbours;

@@ -2,29 +2,28 @@
 //!
 //! The one that is named says in its label where the others were last: their paths are looked at,
 //! then the folders of the members known, then what the user names besides. A path is a hint: the
-//! label of what lies there decides.
+//! label of what lies there decides. Whatever is not wanted is not opened as a device, which would
+//! keep it from others and wait for them (`look.rs`).
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fs::OpenOptions as FileOpenOptions;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use format::members::{Member, MemberState};
-use format::superblock::{MAGIC, Superblock};
+use format::superblock::Superblock;
 use storage::device::{FileDevice, FileOptions, SharedDevice};
 use storage::pool::read_superblock;
 use storage::volume::{Opening, Slot, Volume};
 
+use super::look::{Looks, Seen};
 use super::{cannot_use, failed, open_device_with};
 use crate::backend::{BackendError, Members};
 
 /// Most files of a folder that are looked at: more are no folder of pools.
 const FOLDER_FILES_MAX: usize = 1024;
-/// Where the superblock has the identity of its pool.
-const POOL_ID_OFFSET: usize = 16;
 
 /// The devices of one pool, the one that was named first.
 pub(super) struct FoundDevices {
@@ -89,7 +88,8 @@ pub(super) fn find(
 ) -> Result<FoundDevices, BackendError> {
     let device = open_device_with(path, options)?;
     let accepts_missing = members.accepts_missing;
-    let mut found = FoundDevices { files: vec![(path.to_owned(), device)], accepts_missing };
+    let files = vec![(path.to_owned(), device)];
+    let mut found = FoundDevices { files, accepts_missing };
     // What the user names must be there.
     for hint in &members.hints {
         std::fs::metadata(hint).map_err(|error| {
@@ -111,17 +111,33 @@ pub(super) fn find(
         }
     }
     let named = found.files.len();
+    let (mut looks, mut unopened) = (Looks::default(), Vec::new());
     while let Some(candidate) = search.next().filter(|_| !accepts_missing) {
-        if search.is_full() || !search.is_new(&candidate) || !search.is_of_pool(&candidate) {
+        if search.is_full() || !search.is_new(&candidate) {
             continue;
         }
-        let device = open_device_with(&candidate, options)?;
+        let Seen::Label(label) = looks.at(&candidate) else { continue };
+        if !search.is_of_pool(&label) || !search.wants(&label) {
+            continue;
+        }
+        let device = match open_device_with(&candidate, options) {
+            Ok(device) => device,
+            Err(error) => {
+                unopened.push((label, error));
+                continue;
+            }
+        };
         // Between a member that was replaced, or a copy, and a member only the label tells.
         let is_wanted = label_of(&device).is_ok_and(|label| search.wants(&label));
         if is_wanted {
             found.files.push((candidate, device));
             search.follow(&found.files)?;
         }
+    }
+    // Another name of the same device may have been opened; one that is in use may be written to
+    // by somebody else, and the pool must not go on without it.
+    if let Some((_, error)) = unopened.into_iter().find(|(label, _)| search.wants(label)) {
+        return Err(error);
     }
     // An older label may have led to a device that the newest does not know: what the user has not
     // named is of no pool then. A crash in the middle of an update leaves that.
@@ -135,6 +151,14 @@ pub(super) fn find(
 
 fn label_of(device: &Arc<FileDevice>) -> Result<Superblock, storage::pool::PoolError> {
     read_superblock(device.as_ref()).map(|report| report.current)
+}
+
+/// Returns the numbers of a file, by which it is known whatever it is called.
+fn number_of(path: &Path) -> Option<(u64, u64)> {
+    let stat = std::fs::metadata(path).ok()?;
+    // All nodes of one block device are the same.
+    let is_block_device = stat.file_type().is_block_device();
+    Some(if is_block_device { (u64::MAX, stat.rdev()) } else { (stat.dev(), stat.ino()) })
 }
 
 /// What is looked for, and where.
@@ -200,33 +224,21 @@ impl Search {
         self.waiting.pop_front()
     }
 
-    /// Whether all members and spares were found.
+    /// Whether all members and spares were found; in a slot that is free there is none.
     fn is_full(&self) -> bool {
         let has = |id: &[u8; 16]| self.found.contains(id);
-        self.label.members.iter().all(|member| has(&member.id))
+        self.label.members.iter().all(|member| member.is_gone() || has(&member.id))
             && self.label.spares.iter().all(|spare| has(&spare.id))
     }
 
     /// Whether the file at `path` was not looked at yet.
     fn is_new(&mut self, path: &Path) -> bool {
-        let number = std::fs::metadata(path).map(|stat| (stat.dev(), stat.ino()));
-        number.is_ok_and(|number| self.seen.insert(number))
+        number_of(path).is_some_and(|number| self.seen.insert(number))
     }
 
-    /// Whether what lies at `path` begins as a member of this pool does.
-    fn is_of_pool(&self, path: &Path) -> bool {
-        let Ok(kind) = std::fs::metadata(path).map(|stat| stat.file_type()) else { return false };
-        if !kind.is_file() && !kind.is_block_device() {
-            return false;
-        }
-        let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
-        let file = FileOpenOptions::new().read(true).custom_flags(nonblocking).open(path);
-        let mut head = [0; 512];
-        if file.and_then(|mut file| file.read_exact(&mut head)).is_err() {
-            return false;
-        }
-        let id = POOL_ID_OFFSET..POOL_ID_OFFSET + self.label.pool_id.0.len();
-        head.starts_with(&MAGIC) && head.get(id) == Some(&self.label.pool_id.0[..])
+    /// Whether a label is of this pool.
+    fn is_of_pool(&self, label: &Superblock) -> bool {
+        label.pool_id == self.label.pool_id
     }
 
     /// Whether a label is of a member that is missing so far. One of another history is wanted too:
@@ -239,13 +251,15 @@ impl Search {
 
     /// Whether the newest label so far lists a device as member or spare.
     fn lists(&self, id: &[u8; 16]) -> bool {
-        self.label.members.iter().any(|member| member.id == *id)
+        self.label.members.iter().any(|member| member.id == *id && !member.is_gone())
             || self.label.spares.iter().any(|spare| spare.id == *id)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use engine::{CreateOptions, OpenOptions, Pool};
     use format::members::Layout;
     use runtime::clock::{ManualClock, SystemClock};
@@ -325,6 +339,66 @@ mod tests {
         let named = find(&path("gone"), &Members::default(), FileOptions::default());
         let error = Volume::open_members(named.expect("they are there").opening());
         assert!(error.expect_err("it is gone").to_string().contains("no member"));
+        std::fs::remove_dir_all(&folder).expect("it is ours");
+    }
+
+    /// Makes a mirror of the files d0 and d1 in a new folder, opens it once, and closes it.
+    fn mirror_in(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let made = |name: &str| -> SharedDevice {
+            let path = folder.join(name);
+            FileDevice::create(&path, 10 << 20, FileOptions::default()).expect("a file")
+        };
+        let options = CreateOptions::new(10 << 20, [8; 64]);
+        let devices = [made("d0"), made("d1")];
+        Pool::create_on(&devices, Layout::Mirror, &ManualClock::new(), &options).expect("it fits");
+        let opening = Opening { devices: devices.to_vec(), accepts_missing: false };
+        let clock = Arc::new(SystemClock::new());
+        let pool = Pool::open_members(opening, clock, OpenOptions::default()).expect("it is new");
+        pool.close().expect("nothing fails");
+        folder
+    }
+
+    fn search_from(first: &Path) -> Result<FoundDevices, BackendError> {
+        find(first, &Members::default(), FileOptions::default())
+    }
+
+    /// Goal: a member whose first label is gone is found by another copy of it, and one that
+    /// somebody has open under the name that the labels know by another name; where there is no
+    /// other the pool is not opened without it.
+    #[test]
+    fn a_member_is_found_by_any_copy_of_its_label_and_by_any_name() {
+        let folder = mirror_in("copies");
+        let path = |name: &str| folder.join(name);
+        let file = std::fs::File::options().write(true).open(path("d1")).expect("it is there");
+        file.write_all_at(&[0; 4096], 0).expect("it can be written");
+        assert_eq!(search_from(&path("d0")).expect("both are there").files.len(), 2);
+        std::fs::rename(path("d1"), path("e1")).expect("it is ours");
+        std::fs::copy(path("e1"), path("d1")).expect("there is room");
+        let in_use = FileDevice::open(&path("d1"), FileOptions::default()).expect("it is free");
+        let found = search_from(&path("d0")).expect("it is there by another name");
+        let names: Vec<PathBuf> = found.files.iter().map(|(path, _)| path.clone()).collect();
+        assert_eq!(names, [path("d0"), path("e1")]);
+        drop(found);
+        std::fs::remove_file(path("e1")).expect("it is ours");
+        let error = search_from(&path("d0")).err().expect("it is in use").to_string();
+        assert!(error.contains("/d1"), "{error}");
+        drop(in_use);
+        std::fs::remove_dir_all(&folder).expect("it is ours");
+    }
+
+    /// Goal: nobody is searched for in a slot that is free.
+    #[test]
+    fn a_slot_that_is_free_is_not_searched_for() {
+        let folder = mirror_in("free");
+        let found = search_from(&folder.join("d0")).expect("both are there");
+        let mut label = label_of(&found.files[0].1).expect("it has one");
+        label.members.push(Member::gone());
+        let mut search = Search::new(&label, &folder.join("d0"));
+        assert!(!search.is_full());
+        search.found.insert(label.members[1].id);
+        assert!(search.is_full(), "the third has gone");
         std::fs::remove_dir_all(&folder).expect("it is ours");
     }
 }
