@@ -1,6 +1,7 @@
 //! The members at work, beneath any layout.
 
 use format::members::{Layout, MemberState};
+use format::missed::Parts;
 use format::superblock::Superblock;
 use storage::device::sim::{Fault, FaultPlan};
 use storage::device::{AlignedBuffer, Device, Purpose, RequestKind, SharedBytes};
@@ -72,6 +73,33 @@ fn a_write_that_no_member_does_fails_none_of_them() {
     devices[1].arm(persistently(RequestKind::Flush));
     volume.flush(Purpose::Journal).expect("two have it");
     assert_eq!(states(&volume)[1], MemberState::Failed);
+}
+
+/// Goal: a flush that passes on a member counts for nothing where one in flight with it fails
+/// (FL1): the member is left out before the first is answered, and what was written before both is
+/// among what it missed, also after an end.
+#[test]
+fn a_flush_beside_one_that_fails_counts_for_nothing() {
+    let devices = reopened(&new_mirror(2), &[0, 1]);
+    let (volume, superblock) = volume_of(&devices);
+    let place = superblock.geometry.root_place();
+    let offset = superblock.geometry.device_offset(place, 1).expect("it is in a group");
+    let written = Parts::of(&superblock.geometry, &(offset..offset + 4096));
+    let write = volume.submit_write(Purpose::Home, place, vec![SharedBytes::from(page(1))]);
+    write.wait().expect("both have it");
+    let faults = vec![Fault::Fail { kind: RequestKind::Flush, nth: 1, persists: false }];
+    devices[1].arm(FaultPlan { faults });
+    let members = volume.members().expect("there are two");
+    let passes = members.submit_flush(Purpose::Home);
+    let fails = members.submit_flush(Purpose::Home);
+    passes.wait().expect("one has it");
+    assert_eq!(states(&volume), [MemberState::Online, MemberState::Failed]);
+    fails.wait().expect("one has it");
+    drop(volume);
+    let devices = reopened(&devices, &[0, 1]);
+    let (_, superblock) = volume_of(&devices);
+    let missed = superblock.members[1].missed.expect("it was whole when it went");
+    assert!(missed.has_all(&written), "{missed:?}");
 }
 
 /// Goal: a read that fails is answered by another member, and fails nobody.

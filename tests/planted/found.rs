@@ -443,6 +443,11 @@ pub(crate) const FOUND: &[Row] = &[
     ("BlankedBeforeLabels", "members", "attach::a_cut_at_any_moment_leaves_it_in_or_out"),
     ("MissedNotMarked", "members", "returns::a_cut_at_any_moment_loses_nothing"),
     (
+        "FlushBesideFailureCounts",
+        "members",
+        "set::a_flush_beside_one_that_fails_counts_for_nothing",
+    ),
+    (
         "UnflushedNotMissed",
         "members",
         "returns::what_was_not_durable_on_it_when_it_went_is_made_anew",

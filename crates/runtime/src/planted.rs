@@ -201,6 +201,8 @@ bugs! {
     LoneForgotten: "Who kept the one device of a pool writes to it alone when it has others (LN1).",
     BlankedBeforeLabels: "The label of a member goes before the others do without it (AD3).",
     MissedNotMarked: "A write is answered that a member misses, and no map says so (MS5).",
+    FlushBesideFailureCounts:
+        "A flush counts for a member though another that was in flight with it has failed (FL1).",
     UnflushedNotMissed:
         "A member that fails has missed nothing of what was not durable on it (MS5).",
     MissedForgotten: "A member that goes again while it comes back forgets what it missed (RN2).",

@@ -29,6 +29,7 @@
 mod attaching;
 mod below;
 mod composite;
+mod durable;
 mod groups;
 mod growth;
 mod joining;

@@ -359,7 +359,8 @@ impl MemberSet {
         slot.counters.io.add(purpose, &operation);
         let kind = operation.kind();
         let pending = Pending::new(slot);
-        let ticket = device.submit(purpose, operation);
+        let mark = slot.mark(&operation);
+        let ticket = slot.noted(mark, device.submit(purpose, operation));
         Ticket::new(Box::new(Counted { ticket, kind, pending }))
     }
 
@@ -378,9 +379,11 @@ impl MemberSet {
         operations.iter().for_each(|operation| slot.counters.io.add(purpose, operation));
         let kinds: Vec<RequestKind> = operations.iter().map(Operation::kind).collect();
         let pending: Vec<Pending> = kinds.iter().map(|_| Pending::new(slot)).collect();
-        let tickets = device.submit_all(purpose, operations);
+        let marks: Vec<Option<u64>> = operations.iter().map(|one| slot.mark(one)).collect();
+        let tickets = device.submit_all(purpose, operations).into_iter().zip(marks);
         let counted = kinds.into_iter().zip(pending).zip(tickets);
-        let counted = counted.map(|((kind, pending), ticket)| {
+        let counted = counted.map(|((kind, pending), (ticket, mark))| {
+            let ticket = slot.noted(mark, ticket);
             Ticket::new(Box::new(Counted { ticket, kind, pending }))
         });
         counted.collect()
@@ -715,13 +718,9 @@ impl PendingRequest for Together {
                 break;
             }
             is_first = false;
-            match (ticket.wait(), flush) {
-                (Err(error), _) => failed.push((at, error)),
-                (Ok(_), Some(flush)) => {
-                    view[at].note_flushed(flush);
-                }
-                (Ok(_), None) => {}
-            }
+            let answer =
+                ticket.wait().and_then(|_| flush.map_or(Ok(()), |it| view[at].note_flushed(it)));
+            failed.extend(answer.err().map(|error| (at, error)));
         }
         let mut settled = set.settle(&view, failed);
         if let (Ok(()), Some(in_flight)) = (&settled, &in_flight) {

@@ -10,9 +10,12 @@ use format::members::MemberState;
 use format::missed::Parts;
 use runtime::planted::{self, Planted};
 
+use super::durable::{Durable, Durables};
 use crate::convert::to_u64;
 use crate::counters::{IoCounters, IoCounts};
-use crate::device::{Completion, DeviceError, PendingRequest, RequestKind, SharedDevice, Ticket};
+use crate::device::{
+    Completion, DeviceError, Operation, PendingRequest, RequestKind, SharedDevice, Ticket,
+};
 
 /// What happened to a member since the pool was opened.
 #[derive(Debug, Default)]
@@ -24,8 +27,7 @@ pub(super) struct MemberCounters {
     repaired: AtomicU64,
     /// Requests that were not answered yet, or given up by who waited.
     pending: AtomicU64,
-    /// Number of the last flush that it has done.
-    flushed: AtomicU64,
+    durables: Durables,
 }
 
 /// The same at one moment.
@@ -101,14 +103,30 @@ impl Slot {
         self.counters.pending.load(Ordering::SeqCst) + to_u64(overdue)
     }
 
-    /// Returns the number of the last flush that it has done.
+    /// Returns the number of the last flush that counts for it.
     pub(super) fn flushed(&self) -> u64 {
-        self.counters.flushed.load(Ordering::SeqCst)
+        self.counters.durables.flushed()
     }
 
     /// Notes that it has done flush number `flush`.
-    pub(super) fn note_flushed(&self, flush: u64) {
-        self.counters.flushed.fetch_max(flush, Ordering::SeqCst);
+    ///
+    /// # Errors
+    ///
+    /// What another request was told that was in flight with it: it has not.
+    pub(super) fn note_flushed(&self, flush: u64) -> Result<(), DeviceError> {
+        self.counters.durables.note_flushed(flush)
+    }
+
+    /// Returns the mark of a request that is about to be sent to it: see [`Slot::noted`].
+    pub(super) fn mark(&self, operation: &Operation) -> Option<u64> {
+        operation.makes_durable().then(|| self.counters.durables.last())
+    }
+
+    /// Returns the ticket of a request that was sent to it, noted if that makes something durable.
+    pub(super) fn noted(&self, mark: Option<u64>, ticket: Ticket) -> Ticket {
+        let Some(mark) = mark else { return ticket };
+        let (slot, durable) = (self.clone(), self.counters.durables.begin(mark, ticket));
+        Ticket::new(Box::new(PendingDurable { slot, durable }))
     }
 
     /// It goes, in `state` from now on; `unflushed` is what of the writes so far it may not have.
@@ -200,6 +218,18 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         self.0.counters.pending.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A request that makes something durable.
+struct PendingDurable {
+    slot: Slot,
+    durable: Arc<Durable>,
+}
+
+impl PendingRequest for PendingDurable {
+    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
+        self.slot.counters.durables.wait(&self.durable).map(|()| Completion::default())
     }
 }
 
