@@ -25,6 +25,7 @@ mod skeleton;
 mod spares;
 mod stripe;
 mod torture;
+mod unread;
 
 use std::sync::Arc;
 

@@ -447,6 +447,8 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "set::a_flush_beside_one_that_fails_counts_for_nothing",
     ),
+    ("UnreadNotMended", "members", "unread::what_one_member_does_not_give_is_written_to_it_again"),
+    ("UnreadableKept", "members", "unread::a_member_that_fails_too_many_reads_is_failed"),
     (
         "UnflushedNotMissed",
         "members",

@@ -234,6 +234,14 @@ impl Volume {
         composite.heal(purpose, offset()?, length_bytes, verify, None)
     }
 
+    /// Returns how many reads members have not answered since the pool was opened, of several: one
+    /// that another answered is among them, and is to be healed ([`Volume::heal`]).
+    #[must_use]
+    pub fn read_errors(&self) -> u64 {
+        let Some(members) = self.members() else { return 0 };
+        members.all().iter().map(|slot| slot.counts().read_errors).sum()
+    }
+
     /// As [`Volume::heal`], but that the member in `slot`, which has come back, is looked at too.
     /// `verify` must tell what is there now from what was there before (RN5): a checksum in a
     /// pointer or a summary does, one that a page has in itself does not.

@@ -275,8 +275,28 @@ impl Cache {
         take_from(&self.load_page(place)?, expected, take)
     }
 
-    /// Brings the page at `place` into memory, which it was not a moment ago.
+    /// Brings the page at `place` into memory, which it was not a moment ago. Where a member did
+    /// not give it, it is written again to that one.
     fn load_page(&self, place: Place) -> FsResult<Arc<Buffer>> {
+        let errors = self.volume.read_errors();
+        let loaded = self.load_page_from_any(place)?;
+        self.mend_unread(errors, &[place]);
+        Ok(loaded)
+    }
+
+    /// Writes pages again to members that did not give them, if there was any since
+    /// [`Volume::read_errors`] were `errors`.
+    fn mend_unread(&self, errors: u64, places: &[Place]) {
+        if self.volume.read_errors() == errors || planted::is(Planted::UnreadNotMended) {
+            return;
+        }
+        for place in places {
+            // What is still bad has been read all the same.
+            let _ = self.mend(*place);
+        }
+    }
+
+    fn load_page_from_any(&self, place: Place) -> FsResult<Arc<Buffer>> {
         self.misses.fetch_add(1, Ordering::Relaxed);
         if let Some(buffer) = self.load_around(place) {
             return Ok(buffer);
@@ -315,8 +335,9 @@ impl Cache {
         let evictions = |place: &Place| self.shard(*place).lock().evictions;
         let before: Vec<u64> = places.iter().map(evictions).collect();
         let reads = places.iter().map(|place| (*place, PAGE_BYTES));
+        let errors = self.volume.read_errors();
         let tickets = self.volume.submit_reads(Purpose::Home, reads);
-        for ((place, before), ticket) in places.into_iter().zip(before).zip(tickets) {
+        for ((&place, before), ticket) in places.iter().zip(before).zip(tickets) {
             let Some(bytes) = ticket.wait().ok().and_then(|answer| answer.buffer) else { continue };
             let Ok(bytes) = self.verified(place, bytes) else { continue };
             let listed = self.listed(place);
@@ -330,6 +351,7 @@ impl Cache {
                 self.insert(&mut shard, place, Arc::new(bytes));
             }
         }
+        self.mend_unread(errors, &places);
     }
 
     fn load(&self, place: Place) -> FsResult<AlignedBuffer> {

@@ -19,6 +19,7 @@ mod moving;
 mod placement;
 mod quotas;
 mod serve;
+mod unreadable;
 
 pub use create::{CreateOptions, GroupPlan, Layouts, NewDiskGroup};
 pub use disk_groups::{DiskGroupError, DiskGroupStatus};
@@ -212,6 +213,8 @@ pub struct Pool {
     scrub: Mutex<Option<Arc<ScrubCounts>>>,
     /// What the last rebuild has done.
     rebuild: Mutex<Option<Arc<RebuildCounts>>>,
+    /// Locked with nothing else.
+    unreadable: Mutex<unreadable::Unreadable>,
     /// Whether the jobs of the life before go on.
     has_resumed: AtomicBool,
     recovery: RecoveryReport,
@@ -428,6 +431,7 @@ impl Pool {
             pulse,
             core,
             jobs,
+            unreadable: Mutex::default(),
             scrub: Mutex::new(None),
             rebuild: Mutex::new(None),
             has_resumed: AtomicBool::new(false),
@@ -529,6 +533,7 @@ impl Pool {
             self.resume_reshape();
             self.resume_evacuations();
         }
+        self.fail_unreadable();
         self.take_back()?;
         self.take_spare()?;
         match self.jobs.tick(&self.core) {

@@ -150,14 +150,38 @@ impl Plan {
 
 impl Core {
     /// Asks the device for all that `plans` need, and tells the bytes of each as soon as they are
-    /// there, with its number. Returns the numbers of the others, and why.
+    /// there, with its number. Returns the numbers of the others, and why. What a member did not
+    /// give is written again to it.
     fn carry_out(
         &self,
         plans: &[FsResult<Plan>],
         told: &mut dyn FnMut(usize, &[&[u8]]),
     ) -> Vec<(usize, FsError)> {
-        let mut failed = Vec::new();
         let ways = self.ways(plans.iter().flatten());
+        let is_read: Vec<bool> = ways.iter().map(|way| !matches!(way, Way::Held(..))).collect();
+        if !is_read.contains(&true) {
+            return self.carry_out_by(ways, plans, told);
+        }
+        let volume = &self.store.volume;
+        let errors = volume.read_errors();
+        let failed = self.carry_out_by(ways, plans, told);
+        if volume.read_errors() != errors && !planted::is(Planted::UnreadNotMended) {
+            let runs = plans.iter().flatten().flat_map(|plan| &plan.runs);
+            for (run, _) in runs.zip(is_read).filter(|(_, is_read)| *is_read) {
+                // What is still bad has been read all the same.
+                let _ = self.healed(run, FsError::NoSpace);
+            }
+        }
+        failed
+    }
+
+    fn carry_out_by(
+        &self,
+        ways: Vec<Way>,
+        plans: &[FsResult<Plan>],
+        told: &mut dyn FnMut(usize, &[&[u8]]),
+    ) -> Vec<(usize, FsError)> {
+        let mut failed = Vec::new();
         let volume = &self.store.volume;
         let runs = plans.iter().flatten().flat_map(|plan| &plan.runs);
         let places = runs.zip(&ways).filter_map(|(run, way)| {

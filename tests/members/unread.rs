@@ -1,0 +1,112 @@
+//! What one member does not give is read from the others, and written to it again; one that does
+//! not give much is left behind.
+
+use format::members::MemberState;
+use storage::device::sim::{Fault, FaultPlan};
+use storage::device::{AlignedBuffer, Device, Purpose, RequestKind};
+use storage::volume::{Opening, Volume};
+
+use super::rebuild::{open, states};
+use super::returns::grounds;
+use super::{Devices, get, put, reopened, shared};
+
+const PAGE: usize = 4096;
+
+/// Returns content no two pages of which are alike, nor like anything else.
+fn content(bytes: usize) -> Vec<u8> {
+    (0..bytes / 8)
+        .flat_map(|word| (0x5eed_0000_0000_u64 + u64::try_from(word).expect("small")).to_le_bytes())
+        .collect()
+}
+
+/// Returns the bytes of a device at which pages of `content` lie.
+fn pages_of(devices: &Devices, at: usize, content: &[u8]) -> Vec<u64> {
+    let device = &devices[at];
+    let wanted: std::collections::BTreeSet<&[u8]> = content.chunks_exact(PAGE).collect();
+    let offsets = (0..device.info().size_bytes).step_by(PAGE);
+    offsets
+        .filter(|offset| {
+            let bytes = device.read(Purpose::Check, *offset, PAGE).expect("nothing fails yet");
+            wanted.contains(&bytes[..])
+        })
+        .collect()
+}
+
+fn bad(offsets: &[u64]) -> FaultPlan {
+    FaultPlan { faults: offsets.iter().map(|&offset| Fault::BadSector { offset }).collect() }
+}
+
+/// Goal: a bad sector of one member, of data or of metadata, is good again once somebody has read
+/// what lies there. Method: sectors of a file, and of the root page; whatever a read of the file
+/// found bad can be read afterwards.
+#[test]
+fn what_one_member_does_not_give_is_written_to_it_again() {
+    for (count, base) in grounds() {
+        let mut found = 0;
+        for at in 0..count {
+            let what = format!("{count} members, bad on {at}");
+            let devices = reopened(&base, &(0..count).collect::<Vec<_>>());
+            let content = content(96 << 10);
+            let pool = open(&devices).expect("it is new");
+            put(&pool, "f", &content).expect("there is room");
+            pool.close().expect("nothing fails");
+            drop(pool);
+            let devices = reopened(&devices, &(0..count).collect::<Vec<_>>());
+            let offsets = pages_of(&devices, at, &content);
+            let opening = Opening { devices: shared(&devices), accepts_missing: false };
+            let (volume, superblock) = Volume::open_members(opening).expect("all are there");
+            let root = volume.read_page(Purpose::Home, superblock.geometry.root_place());
+            let root: AlignedBuffer = root.expect("nothing fails yet");
+            let roots = pages_of(&devices, at, &root);
+            drop(volume);
+            devices[at].arm(bad(&[offsets, roots].concat()));
+            let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(get(&pool, "f").as_deref() == Some(&content[..]), "{what}");
+            let counts = pool.members()[at].counts;
+            found += counts.read_errors;
+            assert_eq!(counts.repaired > 0, counts.read_errors > 0, "{what}: {counts:?}");
+            let errors = counts.read_errors;
+            pool.close().expect("nothing fails");
+            drop(pool);
+            // Whoever reads it again finds nothing bad; but for parity that is read with a row: of
+            // one that ends early it is what the data is.
+            let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(get(&pool, "f").as_deref() == Some(&content[..]), "{what}");
+            let again = pool.members()[at].counts.read_errors;
+            let is_mended = if count < 4 { again == 0 } else { again < errors };
+            assert!(is_mended || errors == 0, "{what}: {again} reads fail again, of {errors}");
+        }
+        assert!(found > 0, "{count} members: nothing bad was read");
+    }
+}
+
+/// Goal: a member that fails reads again and again is left behind, if the others have all; one that
+/// the layout needs never is.
+#[test]
+fn a_member_that_fails_too_many_reads_is_failed() {
+    for (count, base) in grounds() {
+        let what = format!("{count} members");
+        let devices = reopened(&base, &(0..count).collect::<Vec<_>>());
+        let content = content(3 << 20);
+        let pool = open(&devices).expect("it is new");
+        put(&pool, "f", &content).expect("there is room");
+        pool.close().expect("nothing fails");
+        drop(pool);
+        let devices = reopened(&devices, &(0..count).collect::<Vec<_>>());
+        let pool = open(&devices).expect("all are there");
+        let faults = vec![Fault::Fail { kind: RequestKind::Read, nth: 0, persists: true }];
+        devices[1].arm(FaultPlan { faults });
+        for round in 0.. {
+            assert!(get(&pool, "f").as_deref() == Some(&content[..]), "{what}");
+            let errors = pool.members()[1].counts.read_errors;
+            pool.tick().expect("nothing fails");
+            if states(&pool)[1] != MemberState::Online {
+                assert!(errors > 60, "{what}: after {errors}");
+                break;
+            }
+            assert!(errors <= 60 && round < 100, "{what}: {errors} in round {round}");
+        }
+        assert_eq!(states(&pool)[1], MemberState::Failed, "{what}");
+        assert!(get(&pool, "f").as_deref() == Some(&content[..]), "{what}");
+    }
+}
