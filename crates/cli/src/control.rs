@@ -189,7 +189,7 @@ pub enum Request {
         /// Whether what is on it is overwritten.
         is_forced: bool,
     },
-    /// Make a device a further copy of one. A job copies.
+    /// Make a device a further copy of one, or spread a raid5 over it too. A job copies, or moves.
     DeviceAttach {
         /// Path, slot or id of the one whose disk group it joins.
         beside: String,
@@ -200,6 +200,9 @@ pub enum Request {
         size_bytes: Option<u64>,
         /// Whether what is on it is overwritten.
         is_forced: bool,
+        /// Whether a raid5 is spread over it, and not a single or mirror copied to it.
+        #[serde(default)]
+        is_spread: bool,
     },
     /// Take a member out of a mirror.
     DeviceDetach {
@@ -819,6 +822,7 @@ mod tests {
                 device: "/d".into(),
                 size_bytes: Some(1 << 30),
                 is_forced: false,
+                is_spread: true,
             },
             Request::DeviceDetach { device: "0".to_owned(), accepts_no_redundancy: true },
             Request::DeviceGrow { devices: vec!["0".to_owned()], size_bytes: Some(1 << 30) },

@@ -117,8 +117,7 @@ impl Lay {
     /// Returns how segments lie of which `narrow` says how the narrow ones do: over all members.
     #[must_use]
     pub fn of(narrow: Stripes, reshape: &Reshape) -> Lay {
-        let mut wide = narrow;
-        wide.shape.members = narrow.shape.members.saturating_add(1);
+        let wide = Stripes { shape: narrow.shape.wider(), ..narrow };
         let narrow = Stripes { without: Some(reshape.member), ..narrow };
         let start = |segment: u64| {
             narrow.groups_offset.saturating_add(segment.saturating_mul(narrow.segment_bytes))

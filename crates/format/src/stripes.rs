@@ -89,6 +89,12 @@ impl StripeShape {
         self.width().data_bytes()
     }
 
+    /// Returns the shape with a member more.
+    #[must_use]
+    pub fn wider(self) -> StripeShape {
+        StripeShape { members: self.members.saturating_add(1), ..self }
+    }
+
     /// Returns how many rows a segment of `segment_bytes` has: an even number, for both copies of
     /// its first half have room in them.
     #[must_use]

@@ -304,8 +304,6 @@ pub struct Superblock {
     pub slots: Slots,
     /// The disk groups that were added, by number: at most [`DISK_GROUPS_MAX`] less one.
     pub added: Vec<DiskGroup>,
-    /// The disk group that gets a member more, and how far it is.
-    pub reshape: Option<Reshape>,
     /// Epochs of membership, oldest first: at least one, at most [`MEMBERSHIPS_MAX`].
     pub memberships: Vec<Membership>,
     /// Name that the user gave, padded with zeros.
@@ -510,7 +508,7 @@ impl Superblock {
             first_stripe: own,
             first_has_data: disk.disk_groups[0].roles != ROLES_WITHOUT_DATA,
             added: Vec::new(),
-            reshaped: None,
+            reshape,
         };
         geometry.verify_segments().map_err(bad)?;
         if let Some(shape) = own {
@@ -548,7 +546,7 @@ impl Superblock {
         geometry.added = ranges_of(&geometry, &added, reshape.as_ref())?;
         geometry.verify().map_err(bad)?;
         let groups = ((layout, &slots), added.as_slice());
-        geometry.reshaped = verify_reshape(&geometry, groups, reshape.as_ref()).map_err(bad)?;
+        verify_reshape(&geometry, groups).map_err(bad)?;
         let members = disk.members.get(..device_count).ok_or(bad("device_count"))?;
         let mut members = members_of(members)?;
         let missed = disk.missed.get(..usize::from(disk.missed_count)).ok_or(bad("missed"))?;
@@ -585,7 +583,6 @@ impl Superblock {
             layout,
             slots,
             added,
-            reshape,
             memberships,
             label: disk.label,
             created_seconds: disk.created.get(),
@@ -712,8 +709,8 @@ impl Superblock {
         disk.double_write_pages = U64::new(geometry.double_write_pages);
         disk.group_table_offset = U64::new(geometry.group_table_offset);
         disk.groups_offset = U64::new(geometry.groups_offset);
-        disk.is_reshaped = u8::from(self.reshape.is_some());
-        disk.reshape = self.reshape.map(Reshape::to_disk).unwrap_or_default();
+        disk.is_reshaped = u8::from(geometry.reshape.is_some());
+        disk.reshape = geometry.reshape.map(Reshape::to_disk).unwrap_or_default();
         disk.lsn_base = U64::new(self.lsn_base.0);
         disk.epoch_base = U64::new(self.epoch_base.0);
         disk.busy_generation = U64::new(self.busy_generation);

@@ -12,17 +12,17 @@ pub(crate) fn members_of(
     fragments: u32,
     is_page: bool,
 ) -> Vec<String> {
-    let stripes = match geometry.range_of(place.group()) {
-        Some(range) => range.stripe.map(|shape| geometry.added_stripes(shape)),
-        None => geometry.stripes(),
-    };
-    let (Some(stripes), Some(start)) = (stripes, geometry.device_offset(place, fragments)) else {
+    let lay = geometry.disk_group_of(place.group()).and_then(|number| geometry.lay_of(number));
+    let (Some(lay), Some(start)) = (lay, geometry.device_offset(place, fragments)) else {
         return Vec::new();
     };
     // Of one that was added the members are counted, and its bytes, from its own start.
     let start = geometry
         .range_of(place.group())
         .map_or(start, |range| start - geometry.group_offset(range.first) + ADDED_GROUPS_OFFSET);
+    let (seen, _) = lay.seen_at(start);
+    let is_page = is_page && seen == start;
+    let (start, stripes) = (seen, lay.at(seen));
     let end = start + (u64::from(fragments) << geometry.fragment_shift);
     let (mut lines, mut at) = (Vec::new(), start);
     while let Some(unit) = stripes.locate(at).filter(|_| at < end) {

@@ -411,7 +411,6 @@ mod tests {
             layout: if width == 1 { Layout::Single } else { Layout::Mirror },
             slots: (0..usize::from(width)).into(),
             added: Vec::new(),
-            reshape: None,
             memberships: vec![Membership::FIRST],
             label: [0; LABEL_BYTES],
             created_seconds: 0,

@@ -575,7 +575,6 @@ fn superblock(geometry: &Geometry) -> Superblock {
         layout: Layout::Single,
         slots: (0..1).into(),
         added: Vec::new(),
-        reshape: None,
         memberships: vec![Membership::FIRST],
         label,
         created_seconds: 0,

@@ -83,6 +83,7 @@ pub(crate) enum DeviceCommand {
     /// Add a device to the pool: for data, as a copy of another, or as a spare
     #[command(after_help = "Examples:\n  holdfast device add d0.hf /dev/sdb\n  \
                             holdfast device add d0.hf /dev/sdb --mirror d0.hf --wait\n  \
+                            holdfast device add d0.hf /dev/sde --raid5 d0.hf\n  \
                             holdfast device add d0.hf more.hf --size 2G\n  \
                             holdfast device add d0.hf spare.hf --spare\n  \
                             holdfast device add d0.hf /dev/sdf --spare --force\n\n\
@@ -93,6 +94,10 @@ pub(crate) enum DeviceCommand {
                             single becomes a\nmirror of two, a mirror of two one of three. It gets \
                             every write from now on, a job copies\nthe rest, and until it has all \
                             it is not read.\n\n\
+                            With --raid5 OLD the raid5 that OLD is in gets a device more: a job \
+                            spreads what it holds\nover all of them, segment by segment, while \
+                            the pool is in use, and then it has more room.\nIt goes on after a \
+                            crash, and waits while a device is away.\n\n\
                             A spare holds nothing. When a device of the mounted pool has failed or \
                             is missing, the\nsmallest spare that is large enough takes its place, \
                             and a job makes it whole. A pool has up\nto 8 spares.")]
@@ -107,11 +112,14 @@ pub(crate) enum DeviceCommand {
         /// Make it a copy more of the disk group of this device: path, slot or id
         #[arg(long, value_name = "OLD", conflicts_with = "spare")]
         mirror: Option<String>,
+        /// Spread the raid5 that this device is in over it too: path, slot or id
+        #[arg(long, value_name = "OLD", conflicts_with_all = ["spare", "mirror"])]
+        raid5: Option<String>,
         /// Size of a file that is not there yet
         #[arg(long, conflicts_with = "spare")]
         size: Option<ByteSize>,
-        /// Return when the copy has all
-        #[arg(long, requires = "mirror")]
+        /// Return when the copy has all, or all is spread
+        #[arg(long, conflicts_with = "spare")]
         wait: bool,
         /// Overwrite what is on it
         #[arg(long)]

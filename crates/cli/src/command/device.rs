@@ -19,6 +19,9 @@ const SINGLE: &str = "single";
 /// That of one whose devices hold the same.
 const MIRROR: &str = "mirror";
 
+/// How the name of the job begins that spreads a raid5 over a device more.
+const SPREADING: &str = "spreading ";
+
 pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let is_change = !matches!(args.command, DeviceCommand::List { .. });
     let opener = Opener { backend, members: &args.members };
@@ -50,7 +53,12 @@ pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> 
         }
         DeviceCommand::Add { device, mirror: Some(old), size, wait, force, .. } => {
             let size_bytes = size.map(|size| size.0);
-            let done = attach(&at, (old, device), (size_bytes, *wait, *force), output);
+            let done = attach(&at, (old, device, false), (size_bytes, *wait, *force), output);
+            at.finish(done)?;
+        }
+        DeviceCommand::Add { device, raid5: Some(old), size, wait, force, .. } => {
+            let size_bytes = size.map(|size| size.0);
+            let done = attach(&at, (old, device, true), (size_bytes, *wait, *force), output);
             at.finish(done)?;
         }
         DeviceCommand::Add { device, spare: false, size, force, .. } => {
@@ -151,18 +159,24 @@ fn grown_line(facts: &GrownFacts) -> String {
     line
 }
 
-/// Makes a device a copy more of the disk group of `old`.
+/// Makes a device a copy more of the disk group of `old`, or spreads the raid5 that this is in over
+/// it too.
 fn attach(
     at: &Controlled,
-    (old, new): (&str, &Path),
+    (old, new, is_spread): (&str, &Path, bool),
     (size_bytes, must_wait, is_forced): (Option<u64>, bool, bool),
     output: &Output,
 ) -> anyhow::Result<()> {
     let device = std::path::absolute(new)?;
     let path = device.display().to_string();
-    at.ask(&Request::DeviceAttach { beside: named(old), device, size_bytes, is_forced })?;
-    let facts = json!({ "added": path, "as": "mirror", "beside": old });
-    let words = "it gets every write from now on, and is read when it has all";
+    let beside = named(old);
+    at.ask(&Request::DeviceAttach { beside, device, size_bytes, is_forced, is_spread })?;
+    let kind = if is_spread { "raid5" } else { MIRROR };
+    let facts = json!({ "added": path, "as": kind, "beside": old });
+    let words = match is_spread {
+        true => "a job spreads what there is over it, and then there is more room",
+        false => "it gets every write from now on, and is read when it has all",
+    };
     output.fact(&format!("{} joins {}: {words}", printable(&path), printable(old)), &facts);
     // Without a server nobody else goes on with the copy.
     if must_wait || !at.is_served() { wait(at, output) } else { Ok(()) }
@@ -257,12 +271,22 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
     let (mut progress, mut patience) = (output.progress(), Patience::new());
     loop {
         let joining = devices(at)?.into_iter().find(|device| device.state == "joining");
-        let stopped = at.jobs()?.into_iter().find(|job| job.is_paused || job.failure.is_some());
-        let Some(device) = joining else {
-            progress.finish();
-            return tell_lost(at, output);
-        };
-        progress.tell("made anew, in bytes", device.copied_bytes, device.pool_bytes);
+        let jobs = at.jobs()?;
+        let spreading = jobs.iter().find(|job| job.name.starts_with(SPREADING)).cloned();
+        let stopped = jobs.into_iter().find(|job| job.is_paused || job.failure.is_some());
+        match (joining, spreading) {
+            (Some(device), _) => {
+                progress.tell("made anew, in bytes", device.copied_bytes, device.pool_bytes);
+            }
+            (None, Some(job)) => {
+                let (done, total) = (job.done, job.total);
+                progress.tell("spread, in segments", done, total);
+            }
+            (None, None) => {
+                progress.finish();
+                return tell_lost(at, output);
+            }
+        }
         if let Some(job) = stopped {
             let why = job.failure.unwrap_or_else(|| "somebody paused it".to_owned());
             let (pool, id) = (at.pool.display(), job.id);

@@ -86,8 +86,10 @@ pub(super) fn change(served: &Served, request: &Request) -> Option<Result<(), Ba
         Some(add_spare(served, device, *is_forced))
     } else if let Request::DeviceRemove { device } = request {
         Some(remove_spare(served, device))
-    } else if let Request::DeviceAttach { beside, device, size_bytes, is_forced } = request {
-        Some(attach(served, beside, device, (*size_bytes, *is_forced)))
+    } else if let Request::DeviceAttach { beside, device, size_bytes, is_forced, is_spread } =
+        request
+    {
+        Some(attach(served, (beside, *is_spread), device, (*size_bytes, *is_forced)))
     } else if let Request::DeviceDetach { device, accepts_no_redundancy } = request {
         Some(detach(served, device, *accepts_no_redundancy))
     } else {
@@ -307,10 +309,11 @@ fn replace(served: &Served, old: &str, new: &Path, is_forced: bool) -> Result<()
     check_joined(served, slot, new)
 }
 
-/// Makes the device at `path` a further copy of the one that `beside` names.
+/// Makes the device at `path` a further copy of the one that `beside` names, or spreads the raid5
+/// that this is in over it too.
 fn attach(
     served: &Served,
-    beside: &str,
+    (beside, is_spread): (&str, bool),
     path: &Path,
     (size_bytes, is_forced): (Option<u64>, bool),
 ) -> Result<(), BackendError> {
@@ -318,14 +321,18 @@ fn attach(
     let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
     let was_there = path.exists();
     let device = if was_there {
-        blank(path, is_forced, "device add --mirror --force")?
+        blank(path, is_forced, "device add --force")?
     } else {
         let needed = bytes_in(served, slot);
         let size_bytes = size_bytes.unwrap_or(needed) & !4095;
         FileDevice::create(path, size_bytes, FileOptions::default())
             .map_err(|error| cannot_open(path, error))?
     };
-    let attached = served.pool.attach_member(slot, Arc::<FileDevice>::clone(&device), id);
+    let own = Arc::<FileDevice>::clone(&device);
+    let attached = match is_spread {
+        true => served.pool.widen(slot, own, id),
+        false => served.pool.attach_member(slot, own, id),
+    };
     let slot = attached.map_err(|error| {
         // Where there was nothing before, nothing is left behind, unless labels may list it.
         if !was_there && !matches!(error, AttachError::Unfit(ReplaceError::Device(_))) {

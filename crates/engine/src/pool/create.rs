@@ -349,7 +349,6 @@ impl Pool {
             layout,
             slots: (0..devices.len() - of_others).into(),
             added,
-            reshape: None,
             memberships: vec![Membership::FIRST],
             label,
             created_seconds: u64::try_from(now.seconds).unwrap_or(0),

@@ -50,7 +50,8 @@ impl Geometry {
             wanted.device_bytes = ends + shape.bytes_of_rows(rows, segment_bytes);
             let planned = Geometry::plan_with(&wanted, (Some(width), Some(shape)), beside.bytes)?;
             if planned.member_bytes() <= member_bytes {
-                return Ok(planned);
+                // Its own regions may be shorter, and leave room for a segment more.
+                return Ok(planned.grown(member_bytes).0);
             }
             rows = rows.checked_sub(1).ok_or_else(too_small)?;
         }
@@ -147,10 +148,14 @@ impl Geometry {
         let own = shape.data_bytes() >> self.fragment_shift;
         // While it is reshaped a segment may be moved between two partial ones: each ends where a
         // stripe of either width does.
-        let wide = self.reshaped.filter(|(number, _)| self.disk_group_of(group) == Some(*number));
-        let both = wide.map_or(own, |(_, wide)| {
-            least_common_multiple(own, wide.data_bytes() >> self.fragment_shift)
-        });
+        let is_moved = self.disk_group_of(group).is_some_and(|number| self.is_reshaped(number));
+        let both = match is_moved {
+            true => {
+                let wide = shape.wider().data_bytes() >> self.fragment_shift;
+                least_common_multiple(own, wide)
+            }
+            false => own,
+        };
         u32::try_from(both).unwrap_or(u32::MAX).min(self.segment_fragments)
     }
 
@@ -248,6 +253,8 @@ mod tests {
                     assert!(used <= member_bytes, "{geometry:?}");
                     let again = geometry.striped_bytes(used, geometry.groups_offset, shape);
                     assert_eq!(again, geometry.device_bytes, "{geometry:?}");
+                    let (grown, _) = geometry.grown(member_bytes);
+                    assert_eq!(grown, geometry, "it uses all from the beginning");
                     let stripes = geometry.stripes().expect("it has stripes");
                     assert!(stripes.segment_rows().is_multiple_of(2), "{geometry:?}");
                     let last = geometry.group_count - 1;

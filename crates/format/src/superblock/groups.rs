@@ -113,7 +113,7 @@ impl Superblock {
     /// [`SuperblockError`]: they cannot be so.
     pub fn place_added(&mut self) -> Result<(), SuperblockError> {
         let mut geometry = self.geometry.clone();
-        geometry.added = ranges_of(&geometry, &self.added, self.reshape.as_ref())?;
+        geometry.added = ranges_of(&geometry, &self.added, geometry.reshape.as_ref())?;
         geometry.verify().map_err(|field| SuperblockError::BadField { field })?;
         self.geometry = geometry;
         Ok(())

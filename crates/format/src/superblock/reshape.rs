@@ -6,7 +6,6 @@ use crate::geometry::Geometry;
 use crate::members::{Layout, Member};
 use crate::reshape::{Lay, Reshape};
 use crate::slots::Slots;
-use crate::stripes::StripeShape;
 
 /// Returns what is said of a disk group that is reshaped.
 pub(super) fn reshape_of(disk: &SuperblockDisk) -> Result<Option<Reshape>, SuperblockError> {
@@ -23,14 +22,12 @@ pub(super) fn narrower(reshape: Option<&Reshape>, number: u8) -> usize {
     usize::from(reshape.is_some_and(|reshape| reshape.disk_group == number))
 }
 
-/// Checks what is said of a disk group that is reshaped, and returns its stripes when all have
-/// moved.
+/// Checks what is said of a disk group that is reshaped, and names what is wrong.
 pub(super) fn verify_reshape(
     geometry: &Geometry,
     ((layout, slots), added): ((Layout, &Slots), &[DiskGroup]),
-    reshape: Option<&Reshape>,
-) -> Result<Option<(u8, StripeShape)>, &'static str> {
-    let Some(reshape) = reshape else { return Ok(None) };
+) -> Result<(), &'static str> {
+    let Some(reshape) = &geometry.reshape else { return Ok(()) };
     let group = added.iter().find(|group| group.number == reshape.disk_group);
     let (layout, slots) = match group {
         Some(group) => (group.layout, &group.slots),
@@ -40,15 +37,33 @@ pub(super) fn verify_reshape(
     let segments = geometry.segments_in(reshape.disk_group);
     let is_kept_behind = |at: u64| reshape.moved < at && at < segments;
     let is_one = matches!(layout, Layout::Raid5 { .. })
-        && layout.widths().contains(&(slots.len() - 1))
+        && slots.len().checked_sub(1).is_some_and(|narrow| layout.widths().contains(&narrow))
         && usize::from(reshape.member) < slots.len()
         && reshape.moved <= segments
         && reshape.kept.is_none_or(|kept| is_kept_behind(kept.at));
-    let wide = layout.stripe(slots.len()).filter(|_| is_one).ok_or("reshape")?;
-    Ok(Some((reshape.disk_group, wide)))
+    if is_one { Ok(()) } else { Err("reshape") }
 }
 
 impl Geometry {
+    /// Whether a disk group is getting a member more.
+    #[must_use]
+    pub fn is_reshaped(&self, disk_group: u8) -> bool {
+        self.reshape.is_some_and(|reshape| reshape.disk_group == disk_group)
+    }
+
+    /// Returns how the stripes of a disk group lie on its members; `None`: they do not.
+    #[must_use]
+    pub fn lay_of(&self, disk_group: u8) -> Option<Lay> {
+        let range = self.added.iter().find(|range| range.disk_group == disk_group);
+        let narrow = match range {
+            Some(range) => self.added_stripes(range.stripe?),
+            None if disk_group == 0 => self.stripes()?,
+            None => return None,
+        };
+        let reshape = self.reshape.filter(|reshape| reshape.disk_group == disk_group);
+        Some(reshape.map_or_else(|| Lay::from(narrow), |reshape| Lay::of(narrow, &reshape)))
+    }
+
     /// Returns how many segments the allocation groups of a disk group have room for.
     #[must_use]
     pub fn segments_in(&self, disk_group: u8) -> u64 {
@@ -66,26 +81,11 @@ impl Geometry {
 }
 
 impl Superblock {
-    /// Returns how the stripes of disk group `number` lie on its members; `None`: they do not.
-    #[must_use]
-    pub fn lay_of(&self, number: u8) -> Option<Lay> {
-        let group = self.added.iter().find(|group| group.number == number);
-        let narrow = match group {
-            Some(group) => {
-                let members = group.slots.len() - narrower(self.reshape.as_ref(), number);
-                self.geometry.added_stripes(group.layout.stripe(members)?)
-            }
-            None => self.geometry.stripes()?,
-        };
-        let reshape = self.reshape.filter(|reshape| reshape.disk_group == number);
-        Some(reshape.map_or_else(|| Lay::from(narrow), |reshape| Lay::of(narrow, &reshape)))
-    }
-
     /// Returns the disk group that gets a member more and the slot of that one, if none of its
     /// segments lies there yet.
     #[must_use]
     pub fn coming_slot(&self) -> Option<(u8, usize)> {
-        let reshape = self.reshape.filter(|it| it.moved == 0 && it.kept.is_none())?;
+        let reshape = self.geometry.reshape.filter(|it| it.moved == 0 && it.kept.is_none())?;
         let group = self.added.iter().find(|group| group.number == reshape.disk_group);
         let slots = group.map_or(&self.slots, |group| &group.slots);
         let slot = slots.iter().nth(usize::from(reshape.member))?;
@@ -101,8 +101,8 @@ impl Superblock {
         let group = self.added.iter().find(|group| group.number == number);
         let slots = group.map_or(&self.slots, |group| &group.slots);
         let last = u8::try_from(slots.len().saturating_sub(1)).unwrap_or(u8::MAX);
-        self.reshape = Some(Reshape { disk_group: number, member: last, moved: 0, kept: None });
-        self.geometry.reshaped = layout.stripe(slots.len()).map(|wide| (number, wide));
+        let reshape = Reshape { disk_group: number, member: last, moved: 0, kept: None };
+        self.geometry.reshape = Some(reshape);
         slot
     }
 
@@ -113,10 +113,12 @@ impl Superblock {
     ///
     /// As [`Superblock::place_added`].
     pub fn end_reshape(&mut self) -> Result<(), SuperblockError> {
-        let reshape = self.reshape.take().zip(self.geometry.reshaped.take());
-        let Some((reshape, (number, wide))) = reshape else { return Ok(()) };
-        let segment_bytes = self.geometry.segment_bytes();
-        let bytes = self.geometry.segments_in(reshape.disk_group).saturating_mul(segment_bytes);
+        let Some(reshape) = self.geometry.reshape else { return Ok(()) };
+        let number = reshape.disk_group;
+        let Some(lay) = self.geometry.lay_of(number) else { return Ok(()) };
+        self.geometry.reshape = None;
+        let (wide, segment_bytes) = (lay.wide.shape, self.geometry.segment_bytes());
+        let bytes = self.geometry.segments_in(number).saturating_mul(segment_bytes);
         let rows = wide.rows_of_bytes(bytes, segment_bytes);
         match self.added.iter_mut().find(|group| group.number == number) {
             Some(group) => {

@@ -31,7 +31,6 @@ fn sample() -> Superblock {
         layout: Layout::Single,
         slots: (0..1).into(),
         added: Vec::new(),
-        reshape: None,
         memberships: vec![Membership::FIRST],
         label: [0; LABEL_BYTES],
         created_seconds: 5,

@@ -236,7 +236,7 @@ pub(super) fn layout_over(
     let geometry = &superblock.geometry;
     let layout = added.map_or(superblock.layout, |group| group.layout);
     let number = added.map_or(0, |group| group.number);
-    let is_reshaped = superblock.reshape.is_some_and(|reshape| reshape.disk_group == number);
+    let is_reshaped = superblock.geometry.is_reshaped(number);
     let width = added.map_or(superblock.slots.len(), |group| group.slots.len());
     let width = width - usize::from(is_reshaped);
     let not = |what| SuperblockError::NotImplemented { what };
@@ -270,7 +270,7 @@ pub(super) fn layout_over(
             let stripes = stripes.ok_or_else(|| not("a layout without its stripes"))?;
             // Of one that is in use the set knows how far it is.
             if let (None, Some(lay)) =
-                (set.lay(), superblock.lay_of(number).filter(Lay::is_reshaped))
+                (set.lay(), superblock.geometry.lay_of(number).filter(Lay::is_reshaped))
             {
                 set.set_lay(lay);
             }

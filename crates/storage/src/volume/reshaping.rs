@@ -127,7 +127,7 @@ impl Changing<'_> {
                 member.set_path(device.info().name.as_bytes());
             }
             let slot = label.begin_reshape(number, member);
-            if let Some(lay) = label.lay_of(number) {
+            if let Some(lay) = label.geometry.lay_of(number) {
                 set.set_lay(lay);
             }
             set.take_slot(slot);
@@ -307,8 +307,8 @@ impl Volume {
     #[must_use]
     pub fn reshaping(&self) -> Option<Reshaping> {
         let label = self.members()?.label()?;
-        let reshape = label.reshape?;
-        let lay = label.lay_of(reshape.disk_group)?;
+        let reshape = label.geometry.reshape?;
+        let lay = label.geometry.lay_of(reshape.disk_group)?;
         let segments = label.geometry.segments_in(reshape.disk_group);
         Some(Reshaping { reshape, segments, lay })
     }
@@ -323,10 +323,10 @@ impl Volume {
     /// Returns its members, and its layout.
     fn reshaped(&self) -> Option<(Arc<MemberSet>, Striped)> {
         let label = self.members()?.label()?;
-        let number = label.reshape?.disk_group;
+        let number = label.geometry.reshape?.disk_group;
         let part = self.now().parts.iter().find(|part| part.disk_group == number)?;
         let set = Arc::clone(part.composite.members());
-        let stripes = label.lay_of(number)?.narrow;
+        let stripes = label.geometry.lay_of(number)?.narrow;
         let info = part.composite.info().clone();
         Some((Arc::clone(&set), Striped::new(info, set, stripes)))
     }
@@ -352,7 +352,7 @@ impl Volume {
         if !matches!(layout, Layout::Raid5 { .. }) {
             return Err(AttachError::NoRaid5 { number, kind: layout.word() });
         }
-        if label.reshape.is_some() {
+        if label.geometry.reshape.is_some() {
             return Err(AttachError::Reshaped);
         }
         let most = *layout.widths().end();
@@ -396,9 +396,9 @@ fn start_of(lay: &Lay, segment: u64) -> u64 {
 fn note(set: &Arc<MemberSet>, moved: u64, kept: Option<KeptSegment>) -> Result<(), DeviceError> {
     let mut lay = None;
     set.change(|_, label| {
-        let Some(reshape) = label.reshape else { return Change::Nothing };
-        label.reshape = Some(Reshape { moved, kept, ..reshape });
-        lay = label.lay_of(reshape.disk_group);
+        let Some(reshape) = label.geometry.reshape else { return Change::Nothing };
+        label.geometry.reshape = Some(Reshape { moved, kept, ..reshape });
+        lay = label.geometry.lay_of(reshape.disk_group);
         Change::Table
     })?;
     if let Some(lay) = lay {

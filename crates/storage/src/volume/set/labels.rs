@@ -28,7 +28,6 @@ pub(in crate::volume) fn take_table(superblock: &mut Superblock, known: &Superbl
     }
     superblock.memberships.clone_from(&known.memberships);
     superblock.added.clone_from(&known.added);
-    superblock.reshape = known.reshape;
     superblock.geometry.clone_from(&known.geometry);
 }
 
