@@ -195,6 +195,8 @@ pub(crate) struct Hub {
     pub(crate) started_seconds: u64,
     /// What it was last configured by; `None`: the command line alone.
     config: Mutex<Option<(PathBuf, Config)>>,
+    /// One reads the configuration again at a time.
+    reloading: Mutex<()>,
     exports: Exports,
     /// What is kept and can't be served.
     unserved: unserved::AllUnserved,
@@ -229,6 +231,7 @@ impl Hub {
             history: History::default(),
             started_seconds: now_seconds(),
             config: Mutex::default(),
+            reloading: Mutex::default(),
             exports: Exports::default(),
             unserved: unserved::AllUnserved::default(),
             arriving: Mutex::default(),
@@ -328,15 +331,20 @@ impl Hub {
     /// Exports what `config`, which was read from `path`, says.
     pub(crate) fn configure(&self, path: PathBuf, config: Config) -> anyhow::Result<()> {
         self.export_configured(&config.exports)?;
-        let receivers = Receivers::start(&config.notify, &self.notify_counts)?;
-        // Those that were before end by themselves.
-        *self.receivers() = Some(receivers);
+        let mut current = self.receivers();
+        let started = Receivers::start(&config.notify, &self.notify_counts, current.as_ref())?;
+        if let Some(before) = current.replace(started) {
+            before.retire();
+        }
+        drop(current);
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, config));
         Ok(())
     }
 
     /// Reads the configuration again, and does what it says now. With an error all is as before.
     pub(crate) fn reload(&self) -> anyhow::Result<()> {
+        // What was read later is what stays.
+        let _alone = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (path, before) = before
             .context("the server was started without --config: there is nothing to reload")?;
@@ -364,8 +372,9 @@ impl Hub {
     /// Tells all receivers a test, and returns what came of it.
     fn test_receivers(&self, pool: &str) -> Vec<ToldFacts> {
         let notice = Notice::new(notices::TEST, "a test: somebody has asked for it");
-        let told = self.receivers().as_ref().map(|it| it.test(pool, &notice, TEST_TIME));
-        told.unwrap_or_default()
+        let tested = self.receivers().as_ref().map(|it| it.test(pool, &notice));
+        // Whoever asks how the server is waits for none of them.
+        tested.map(|it| it.wait(TEST_TIME)).unwrap_or_default()
     }
 
     /// Returns the jobs of a pool that have an end.

@@ -112,13 +112,17 @@ impl Counts {
 /// dropped, and nobody waits for them.
 pub(crate) struct Receivers {
     all: Vec<(Receiver, SyncSender<Told>, AtomicU64)>,
+    /// Shared with those that were retired: all of them end with the server.
     should_stop: Arc<AtomicBool>,
+    is_retired: bool,
     counts: Arc<Counts>,
 }
 
 impl Drop for Receivers {
     fn drop(&mut self) {
-        self.should_stop.store(true, Ordering::Release);
+        if !self.is_retired {
+            self.should_stop.store(true, Ordering::Release);
+        }
     }
 }
 
@@ -179,9 +183,13 @@ impl Receiver {
 }
 
 impl Receivers {
-    /// Starts a thread for each of `all`.
-    pub(crate) fn start(all: &[Receiver], counts: &Arc<Counts>) -> std::io::Result<Receivers> {
-        let should_stop = Arc::new(AtomicBool::new(false));
+    /// Starts a thread for each of `all`, which take the place of `before`.
+    pub(crate) fn start(
+        all: &[Receiver],
+        counts: &Arc<Counts>,
+        before: Option<&Receivers>,
+    ) -> std::io::Result<Receivers> {
+        let should_stop = before.map(|it| Arc::clone(&it.should_stop)).unwrap_or_default();
         let mut started = Vec::new();
         for receiver in all {
             let (sender, queue) = sync_channel(QUEUE_MAX);
@@ -192,7 +200,13 @@ impl Receivers {
                 .spawn(move || serve(&way, &queue, &stopped, &counts))?;
             started.push((receiver.clone(), sender, AtomicU64::new(0)));
         }
-        Ok(Receivers { all: started, should_stop, counts: Arc::clone(counts) })
+        let counts = Arc::clone(counts);
+        Ok(Receivers { all: started, should_stop, is_retired: false, counts })
+    }
+
+    /// Others have taken their place: each ends once it has told what waits for it.
+    pub(crate) fn retire(mut self) {
+        self.is_retired = true;
     }
 
     /// Returns how many there are.
@@ -209,29 +223,14 @@ impl Receivers {
         }
     }
 
-    /// Tells each a test, and returns what came of it within `time`.
-    pub(crate) fn test(&self, pool: &str, notice: &Notice, time: Duration) -> Vec<ToldFacts> {
-        let begun = Instant::now();
-        let asked: Vec<_> = self
-            .all
-            .iter()
-            .map(|(receiver, sender, dropped)| {
-                let (answer, answers) = channel();
-                let is_given = self.give((sender, dropped), pool, notice, Some(answer));
-                (receiver.words(), is_given, answers)
-            })
-            .collect();
-        let outcome = |(receiver, is_given, answers): (String, bool, Queue<Outcome>)| {
-            let left = time.saturating_sub(begun.elapsed());
-            let error = if is_given {
-                let late = |_| Err(format!("it has not answered within {} s", time.as_secs()));
-                answers.recv_timeout(left).unwrap_or_else(late).err()
-            } else {
-                Some(format!("{QUEUE_MAX} notices wait for it: it does not answer"))
-            };
-            ToldFacts { receiver, ok: error.is_none(), error }
+    /// Tells each a test; waits for none (NO1).
+    pub(crate) fn test(&self, pool: &str, notice: &Notice) -> Tested {
+        let give = |(receiver, sender, dropped): &(Receiver, SyncSender<Told>, AtomicU64)| {
+            let (answer, answers) = channel();
+            let is_given = self.give((sender, dropped), pool, notice, Some(answer));
+            (receiver.words(), is_given, answers)
         };
-        asked.into_iter().map(outcome).collect()
+        Tested { begun: Instant::now(), asked: self.all.iter().map(give).collect() }
     }
 
     fn give(
@@ -257,6 +256,29 @@ impl Receivers {
                 false
             }
         }
+    }
+}
+
+/// A test that each receiver was told.
+pub(crate) struct Tested {
+    begun: Instant,
+    asked: Vec<(String, bool, Queue<Outcome>)>,
+}
+
+impl Tested {
+    /// Returns what came of it within `time`.
+    pub(crate) fn wait(self, time: Duration) -> Vec<ToldFacts> {
+        let outcome = |(receiver, is_given, answers): (String, bool, Queue<Outcome>)| {
+            let left = time.saturating_sub(self.begun.elapsed());
+            let error = if is_given {
+                let late = |_| Err(format!("it has not answered within {} s", time.as_secs()));
+                answers.recv_timeout(left).unwrap_or_else(late).err()
+            } else {
+                Some(format!("{QUEUE_MAX} notices wait for it: it does not answer"))
+            };
+            ToldFacts { receiver, ok: error.is_none(), error }
+        };
+        self.asked.into_iter().map(outcome).collect()
     }
 }
 
@@ -376,9 +398,16 @@ fn post(address: &Address, told: &Told) -> Result<(), String> {
     let Address { host, port, path } = address;
     let shown = |error: std::io::Error| format!("http://{host}:{port}{path}: {error}");
     let begun = Instant::now();
-    let found = (host.as_str(), *port).to_socket_addrs().map_err(shown)?.next();
-    let found = found.ok_or_else(|| format!("{host}: no such host"))?;
-    let mut stream = TcpStream::connect_timeout(&found, CONNECT_TIME).map_err(shown)?;
+    let mut last = Err(format!("{host}: no such host"));
+    for found in (host.as_str(), *port).to_socket_addrs().map_err(shown)? {
+        // A name may have an address that nobody listens at, beside one where somebody does.
+        let left = CONNECT_TIME.saturating_sub(begun.elapsed()).max(Duration::from_millis(1));
+        last = TcpStream::connect_timeout(&found, left).map_err(shown);
+        if last.is_ok() {
+            break;
+        }
+    }
+    let mut stream = last?;
     let left = || RECEIVER_TIME.saturating_sub(begun.elapsed()).max(Duration::from_millis(1));
     let body = told.json().to_string();
     let host_field = if host.contains(':') { format!("[{host}]") } else { host.clone() };

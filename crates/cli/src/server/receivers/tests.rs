@@ -15,7 +15,7 @@ fn start(all: &[Way]) -> (Receivers, Arc<Counts>) {
     let receiver = |way: &Way| Receiver { way: way.clone(), events: Vec::new() };
     let all: Vec<_> = all.iter().map(receiver).collect();
     let counts = Arc::new(Counts::default());
-    (Receivers::start(&all, &counts).expect("threads can be started"), counts)
+    (Receivers::start(&all, &counts, None).expect("threads can be started"), counts)
 }
 
 fn shell(script: &str) -> Way {
@@ -115,7 +115,7 @@ fn a_receiver_that_hangs_harms_nobody() {
     let [_, failed, dropped] = counted(&counts);
     // One is on its way beside the queue.
     assert_eq!((failed, dropped), (0, 2 * 19));
-    let came = receivers.test(POOL, &notice("test", "t"), Duration::from_millis(500));
+    let came = receivers.test(POOL, &notice("test", "t")).wait(Duration::from_millis(500));
     let is_silent = |at: usize| {
         let error: Option<&String> = came[at].error.as_ref();
         !came[at].ok && error.is_some_and(|it| it.contains("does not answer"))
@@ -143,7 +143,7 @@ fn what_fails_is_counted_and_events_are_chosen() {
         Way::Command(vec!["/nonexistent".to_owned()]),
     ];
     let (receivers, counts) = start(&ways);
-    let came = receivers.test(POOL, &notice("test", "t"), Duration::from_secs(20));
+    let came = receivers.test(POOL, &notice("test", "t")).wait(Duration::from_secs(20));
     for (came, why) in came.iter().zip(["503", "no HTTP", "refused", "exit status: 3", "No such"]) {
         let error = came.error.as_deref().unwrap_or_default();
         assert!(!came.ok && error.contains(why), "{came:?}: not {why}");
@@ -153,11 +153,11 @@ fn what_fails_is_counted_and_events_are_chosen() {
 
     let chosen = Receiver { way: shell("true"), events: vec!["space".to_owned()] };
     let counts = Arc::new(Counts::default());
-    let receivers = Receivers::start(&[chosen], &counts).expect("a thread can be started");
+    let receivers = Receivers::start(&[chosen], &counts, None).expect("a thread can be started");
     receivers.tell(POOL, &notice("job", "not this"));
     receivers.tell(POOL, &notice("space", "this"));
     until("it is not told", || counted(&counts)[0] == 1);
-    let came = receivers.test(POOL, &notice("test", "t"), Duration::from_secs(20));
+    let came = receivers.test(POOL, &notice("test", "t")).wait(Duration::from_secs(20));
     assert!(came[0].ok && came[0].error.is_none(), "{came:?}");
     assert_eq!(counted(&counts), [2, 0, 0]);
 }
@@ -181,4 +181,18 @@ fn addresses_that_are_none_are_refused() {
         (address.host.as_str(), address.port, address.path.as_str()),
         ("a.example", 80, "/")
     );
+}
+
+/// Goal: a configuration that is read again loses no notice: what waits for a receiver is told, and
+/// a program that runs ends by itself. Method: one that takes a while, with three notices.
+#[test]
+fn what_waits_is_told_when_others_take_the_place() {
+    let (before, counts) = start(&[shell("sleep 0.2")]);
+    for _ in 0..3 {
+        before.tell(POOL, &notice("member", "it is gone"));
+    }
+    let after = Receivers::start(&[], &counts, Some(&before)).expect("it can be started");
+    before.retire();
+    until("all are told", || counted(&counts) == [3, 0, 0]);
+    drop(after);
 }
