@@ -9,6 +9,7 @@ use axum::http::{Request, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use super::guard::Refused;
 use super::{Asker, metrics, openapi, page, refusal};
@@ -90,10 +91,23 @@ pub(super) fn json_response(value: &impl serde::Serialize) -> Response<Body> {
     }
 }
 
+/// Most of what waits for a thread that may wait, or has one: a client that asks and goes, again
+/// and again, leaves no more.
+static WAITING: Semaphore = Semaphore::const_new(64);
+
 /// Does `work` on a thread that may wait.
 pub(super) async fn waiting<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refusal> {
+    // The task's own, not the connection's: one whose client has gone goes on.
+    let Ok(place) = WAITING.try_acquire() else {
+        let cause = "the server has too much to do: ask again in a moment";
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, cause));
+    };
+    let work = move || {
+        let _place = place;
+        work()
+    };
     tokio::task::spawn_blocking(work).await.map_err(|_| {
         let cause = "the server met a bug: see its log";
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, cause)

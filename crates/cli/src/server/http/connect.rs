@@ -58,7 +58,7 @@ pub(super) fn tls_of(certificates: &Path, key: &Path) -> anyhow::Result<TlsAccep
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// A bound that is shared by all listeners.
+/// A bound for one listener: clients of the network keep nobody from the unix socket.
 pub(super) fn new_bound() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(CONNECTIONS_MAX))
 }

@@ -24,9 +24,9 @@ mod page;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use axum::Router;
@@ -46,6 +46,11 @@ use crate::server::history::STEP;
 const WORKERS_MAX: usize = 8;
 /// How long an answer may take before the client is told to ask again.
 const ANSWER_TIME: Duration = Duration::from_secs(120);
+
+/// How often a refusal is a line of the log.
+const REFUSAL_TIME: Duration = Duration::from_secs(1);
+/// Most of a path in it.
+const PATH_CHARS_MAX: usize = 200;
 
 /// How HTTP is to be served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,6 +103,35 @@ pub(super) struct Web {
     hub: Arc<Hub>,
     guard: Guard,
     router: Router,
+    refused: Refusals,
+}
+
+/// What was refused: one line of the log in a [`REFUSAL_TIME`] tells of it, for whoever may not ask
+/// must not fill the log either.
+#[derive(Default)]
+struct Refusals(Mutex<(Option<Instant>, u64)>);
+
+impl Refusals {
+    /// Counts one. Returns how many others were not told, if this one is.
+    fn tell(&self, now: Instant) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, others) = *state;
+        if last.is_some_and(|last| now.saturating_duration_since(last) < REFUSAL_TIME) {
+            state.1 = others.saturating_add(1);
+            return None;
+        }
+        *state = (Some(now), 0);
+        Some(others)
+    }
+}
+
+#[test]
+fn one_refusal_is_told_in_a_time_and_the_others_are_counted() {
+    let (refusals, now) = (Refusals::default(), Instant::now());
+    assert_eq!(refusals.tell(now), Some(0));
+    assert_eq!((refusals.tell(now), refusals.tell(now)), (None, None));
+    assert_eq!(refusals.tell(now + REFUSAL_TIME), Some(2));
+    assert_eq!(refusals.tell(now + 3 * REFUSAL_TIME), Some(0));
 }
 
 impl Web {
@@ -106,8 +140,11 @@ impl Web {
         let role = match self.guard.check(&request, from) {
             Ok(role) => role,
             Err(refused) => {
-                let path = request.uri().path().escape_debug().to_string();
-                tracing::info!(?from, path, cause = refused.cause, "HTTP: refused");
+                if let Some(others) = self.refused.tell(Instant::now()) {
+                    let path: String = request.uri().path().chars().take(PATH_CHARS_MAX).collect();
+                    let path = path.escape_debug().to_string();
+                    tracing::info!(?from, path, cause = refused.cause, others, "HTTP: refused");
+                }
                 return finished(refusal(&refused));
             }
         };
@@ -202,7 +239,8 @@ impl HttpServer {
             token: Token::of(&hub.state)?,
             own,
         };
-        let web = Web { hub: Arc::clone(hub), guard, router: api::router(hub) };
+        let (router, refused) = (api::router(hub), Refusals::default());
+        let web = Web { hub: Arc::clone(hub), guard, router, refused };
         let _ = std::fs::remove_file(socket);
         let local = UnixListener::bind(socket)
             .with_context(|| format!("cannot listen on {}", socket.display()))?;
@@ -258,12 +296,16 @@ fn start_all(
     listener: Option<TcpListener>,
     local: UnixListener,
 ) -> std::io::Result<()> {
-    let bound = connect::new_bound();
     let local = tokio::net::UnixListener::from_std(local)?;
-    tokio::spawn(connect::accept_local(local, Arc::clone(&bound), Arc::clone(&web)));
+    tokio::spawn(connect::accept_local(local, connect::new_bound(), Arc::clone(&web)));
     if let Some(listener) = listener {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        tokio::spawn(connect::accept_network(listener, tls, bound, Arc::clone(&web)));
+        tokio::spawn(connect::accept_network(
+            listener,
+            tls,
+            connect::new_bound(),
+            Arc::clone(&web),
+        ));
     }
     tokio::spawn(async move {
         loop {
