@@ -8,6 +8,7 @@ use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use format::defect::DefectCode;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tracing::field::{Field, Visit};
@@ -45,14 +46,10 @@ pub(crate) fn take_damage() -> Option<(u64, String)> {
     DAMAGE.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Whether a text names a defect by its permanent code: two letters and three digits.
+/// Whether a text names a defect by its permanent code: what only looks like one (the path of a
+/// pool, say) is none.
 fn tells_of_damage(text: &str) -> bool {
-    let is_code = |word: &str| {
-        let (letters, digits) = word.split_at_checked(2).unwrap_or(("", ""));
-        letters.bytes().all(|byte| byte.is_ascii_uppercase())
-            && digits.len() == 3
-            && digits.bytes().all(|byte| byte.is_ascii_digit())
-    };
+    let is_code = |word: &str| DefectCode::ALL.iter().any(|code| code.name() == word);
     text.split(|c: char| !c.is_ascii_alphanumeric()).any(is_code)
 }
 
@@ -78,7 +75,9 @@ impl<S: Subscriber> Layer<S> for Keep {
         }
         text.0.truncate(end);
         let is_error = *event.metadata().level() == Level::ERROR;
-        if is_error && tells_of_damage(&text.0) {
+        // A notice that could not be told tells of nothing new.
+        let is_of_notices = event.metadata().target().ends_with("::receivers");
+        if is_error && !is_of_notices && tells_of_damage(&text.0) {
             let mut damage = DAMAGE.lock().unwrap_or_else(PoisonError::into_inner);
             let before = damage.as_ref().map_or(0, |(count, _)| *count);
             *damage = Some((before + 1, text.0.clone()));
@@ -120,7 +119,8 @@ mod tests {
     fn a_code_of_a_defect_is_known_in_a_text() {
         for (text, is_damage) in [
             ("operation failed error=AN001: anode 7", true),
-            ("(DI012)", true),
+            ("(AN002)", true),
+            ("schedules: /dev/VG001/pool: no space", false),
             ("io 12345, AB12, ab001, AN0011", false),
             ("a device is gone", false),
         ] {
