@@ -4,9 +4,10 @@
 //! of the pool's path. The run directory belongs to the user and nobody else may enter. A client
 //! sends one line of JSON and gets one line back.
 //!
-//! Limits: lines of at most [`LINE_BYTES_MAX`]; one client at a time is listened to; a client that
-//! neither sends nor reads within [`CLIENT_TIME`] is dropped. What may take long has a thread of
-//! its own, of [`LONG_MAX`] at a time: whoever asks for the status waits for none of them.
+//! Limits: lines of at most [`LINE_BYTES_MAX`], answers of [`ANSWER_BYTES_MAX`]; one client at a
+//! time is listened to; a client that neither sends nor reads within [`CLIENT_TIME`] is dropped.
+//! What may take long has a thread of its own, of [`LONG_MAX`] at a time: whoever asks for the
+//! status waits for none of them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -43,6 +44,9 @@ use crate::transfer::{self, Transfer, Transfers};
 /// Longest line in either direction: an explanation of a large range has thousands of steps.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
+/// Longest answer that is read: a list of schedules has some hundred bytes of each fileset.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
 /// How long one side waits for the other.
 const CLIENT_TIME: Duration = Duration::from_secs(5);
 
@@ -56,6 +60,9 @@ const LONG_MAX: usize = 64;
 
 /// How long whoever only looks whether somebody listens waits for a place in the queue.
 const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// How long nobody is accepted after that has failed: it needs descriptors, which come back.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A socket younger than this may belong to a server that is just starting.
 const SOCKET_YOUNG_TIME: Duration = Duration::from_secs(60);
@@ -306,6 +313,9 @@ fn listen(
         if has_ended.load(Ordering::Acquire) {
             return;
         }
+        if stream.is_err() {
+            std::thread::park_timeout(ACCEPT_PAUSE);
+        }
         // The end of one client is not that of the others.
         let done = stream.map_err(anyhow::Error::from).and_then(|stream| {
             catch_unwind(AssertUnwindSafe(|| serve(&stream)))
@@ -503,7 +513,7 @@ pub(crate) fn ask(path: &Path, question: &Question) -> anyhow::Result<Answer> {
         }
         Question::Status | Question::Explain { .. } => CLIENT_TIME,
     };
-    let line = receive_line(&stream, LINE_BYTES_MAX, patience)?;
+    let line = receive_line(&stream, ANSWER_BYTES_MAX, patience)?;
     Ok(serde_json::from_slice(&line)?)
 }
 

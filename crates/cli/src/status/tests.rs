@@ -273,3 +273,21 @@ fn a_long_change_keeps_neither_the_status_nor_the_end_waiting() {
     let refused = inner.control(&request, Peer::own());
     assert!(refused.is_err_and(|error| error.to_string().contains("being closed")));
 }
+
+/// Goal: a list of many schedules is read to its end.
+#[test]
+fn a_long_answer_is_read_to_its_end() {
+    let path = std::env::temp_dir().join(format!("holdfast-list-{}", std::process::id()));
+    let names = vec!["n".repeat(1000); 3000];
+    let answer = Answer::Control(control::Answer::Names(names.clone()));
+    let server = StatusServer::listen_at(path.clone(), move |stream| {
+        receive_line(stream, LINE_BYTES_MAX, CLIENT_TIME)?;
+        send(stream, &answer)
+    });
+    let server = server.expect("it listens");
+    let read = ask(&path, &Question::Status).expect("it answers");
+    let is_same =
+        |read| matches!(read, Answer::Control(control::Answer::Names(list)) if list == names);
+    assert!(is_same(read));
+    drop(server);
+}
