@@ -341,16 +341,16 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) listen: Option<SocketAddr>,
     /// A name by which clients ask for HTTP, beside the address [default: localhost, on loopback]
-    #[arg(long = "host", value_name = "NAME")]
+    #[arg(long = "host", value_name = "NAME", requires = "listen")]
     pub(crate) hosts: Vec<String>,
     /// Certificates of HTTP, in PEM, with the server's first
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "listen"])]
     pub(crate) tls_cert: Option<PathBuf>,
     /// The key of those certificates
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
     /// Listen for HTTP on a network without TLS: whoever reads along learns the token
-    #[arg(long)]
+    #[arg(long, requires = "listen")]
     pub(crate) insecure: bool,
     /// Where a portmapper listens, for clients that are not told a port; its port is 111
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -745,6 +745,17 @@ mod tests {
             let arguments = std::iter::once("holdfast").chain(line.split_whitespace());
             let parsed = Arguments::try_parse_from(arguments);
             assert!(parsed.is_ok(), "{line}: {parsed:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_http_needs_an_address() {
+        for (more, is_well) in [("", false), (" --listen 127.0.0.1:0", true)] {
+            for said in ["--host a", "--insecure", "--tls-cert c --tls-key k"] {
+                let line = format!("holdfast serve p.hf {said}{more}");
+                let parsed = Arguments::try_parse_from(line.split_whitespace());
+                assert_eq!(parsed.is_ok(), is_well, "{line}: {parsed:?}");
+            }
         }
     }
 
