@@ -572,8 +572,7 @@ impl Receiving<'_> {
             (Record::Hole(offset, length), Content::Data, AnodeKind::Regular) => {
                 let end = in_file(offset, length)?;
                 let block = sent.block_bytes();
-                // What lies behind the end of the file is no part of it.
-                let end = if end == sent.size_bytes { end.div_ceil(block) * block } else { end };
+                let end = hole_end(end, sent.size_bytes, block);
                 let (ino, caller) = (self.files.ino(sent.number), Caller::root());
                 let mode = Fallocate::PunchHole;
                 Ok(self.changing(|| {
@@ -726,11 +725,28 @@ fn finished(sent: &Anode, here: &Anode, size_bytes: u64) -> Anode {
     anode
 }
 
+/// Returns where a hole that was sent up to `end` ends: what lies behind the end of the file is no
+/// part of it.
+fn hole_end(end: u64, size_bytes: u64, block_bytes: u64) -> u64 {
+    if end < size_bytes {
+        return end;
+    }
+    (end.div_ceil(block_bytes) * block_bytes).min(super::api::FILE_BYTES_MAX)
+}
+
 const _: () = assert!(format::anode::ANODE_BYTES == 512);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hole_at_the_end_of_a_file_takes_the_rest_of_its_block() {
+        const MAX: u64 = crate::vnode::api::FILE_BYTES_MAX;
+        assert_eq!(hole_end(5000, 5000, 4096), 8192);
+        assert_eq!(hole_end(4096, 5000, 4096), 4096);
+        assert_eq!(hole_end(MAX, MAX, 1 << 20), MAX, "no file is longer");
+    }
 
     #[test]
     fn anodes_come_in_turn() {

@@ -259,6 +259,10 @@ impl Core {
         }
         let mut change = self.store.begin_pool(Reservation::LARGE)?;
         let mut index = self.filesets.table.lock(&self.store)?;
+        // Another stream to the same name may have begun since somebody looked.
+        if receiving_at(&index, path)?.is_some() {
+            return Err(FsError::TryLater);
+        }
         if let Some(base) = &base {
             check_live(&index, base.fileset.slot)?;
             let is_there = |node: &Node| node.is_clone() && node.id == base.clone.id;
@@ -368,6 +372,7 @@ fn receiving_at<'i>(index: &'i Index, path: &[NamePart]) -> FsResult<Option<&'i 
 #[cfg(test)]
 mod tests {
     use format::fileset::FilesetName;
+    use format::ids::PoolId;
 
     use super::*;
     use crate::vnode::leave::tests::{part, pool_with_one};
@@ -392,6 +397,20 @@ mod tests {
             node.expect("some of it came").slot
         };
         let fileset = core.open_fileset(slot).expect("it is there");
+        // One that had looked before this came makes no second.
+        let begin = Begin {
+            pool_id: PoolId([1; 16]),
+            block_shift: 14,
+            from: [0; 16],
+            to: [9; 16],
+            anodes_end: 100,
+            generation_max: 1,
+            resume: (0, 0),
+            from_name: None,
+            to_name: part("c"),
+        };
+        let second = core.make_receiving(&path, (&begin, None), (None, 0), [4; 32]);
+        assert_eq!(second, Err(FsError::TryLater));
         let in_use = || FsError::TryLater;
         assert_eq!(core.give_up(fileset, &in_use), Ok(true));
         assert_eq!(core.give_up(fileset, &in_use), Ok(false));
