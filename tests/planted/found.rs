@@ -608,4 +608,17 @@ pub(crate) const FOUND: &[Row] = &[
         "holds::the_main_fileset_keeps_nothing_for_fronts_that_have_ended",
     ),
     ("SummaryLost", "full", "promise::what_df_promises_can_be_written"),
+    (
+        "CounterWaitsWithLog",
+        "engine",
+        "vnode::quota::tests::who_counts_waits_for_another_closer_with_nothing_reserved",
+    ),
+    (
+        "ShowWaitsWithLog",
+        "filesets",
+        "receiving::what_is_received_is_shown_beside_somebody_who_counts_its_clone",
+    ),
+    ("NameNotAdmitted", "filesets", "quota::links_and_longer_names_are_held_against_the_quota"),
+    ("WritebackExempt", "filesets", "owners::limits_hold_for_what_a_kernel_writes_back"),
+    ("GraceForgotten", "engine", "vnode::quota::tests::graces_of_many_are_kept_beside_a_clone"),
 ];

@@ -279,6 +279,12 @@ bugs! {
     MainReferencesKept:
         "What a front has not given back of the main fileset stays until the pool is closed.",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",
+    CounterWaitsWithLog: "Who counts quotas waits at a gate with a part of the log reserved (GT4).",
+    ShowWaitsWithLog: "What was received is shown by one who waits at a second gate (GT4).",
+    NameNotAdmitted:
+        "Pages of a directory that a link or a rename takes are held against no quota.",
+    WritebackExempt: "What a kernel writes back is let in past limits, as of root.",
+    GraceForgotten: "A grace is forgotten where a change with several of them is given up.",
 }
 
 /// Whether `bug` is awake.

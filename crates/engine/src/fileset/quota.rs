@@ -567,7 +567,9 @@ impl FilesetGuard<'_> {
             written.push(account);
             if let Err(error) = put {
                 // The change is given up, with all that it has.
-                written.iter().for_each(|account| account.note_stale());
+                let first =
+                    if planted::is(Planted::GraceForgotten) { written.len() - 1 } else { 0 };
+                written.iter().skip(first).for_each(|account| account.note_stale());
                 return Err(error);
             }
         }

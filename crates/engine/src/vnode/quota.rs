@@ -82,8 +82,10 @@ impl Core {
     fn count_quotas_once(&self, fileset: &Fileset) -> FsResult<Counting> {
         // QC2: nobody changes an anode meanwhile. GT4: another closer, who may wait for the log, is
         // waited for with nothing reserved.
+        let begin = || self.store.begin_pool(Reservation::LARGE);
+        let early = planted::is(Planted::CounterWaitsWithLog).then(begin).transpose()?;
         let _closed = fileset.gate.close();
-        let mut change = self.store.begin_pool(Reservation::LARGE)?;
+        let mut change = early.map_or_else(begin, Ok)?;
         change.share(fileset.gate.shared_epoch());
         let is_planted = planted::is(Planted::CountedUncommitted);
         if !is_planted {

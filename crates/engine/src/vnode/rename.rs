@@ -256,7 +256,7 @@ impl Files<'_> {
         // is a new file, as any other.
         let is_admitted = match plan.whiteout {
             Some(_) => !planted::is(Planted::WhiteoutNotAdmitted),
-            None => is_new_name,
+            None => is_new_name && !planted::is(Planted::NameNotAdmitted),
         };
         if is_admitted {
             change.admit(is_exempt(caller))?;
