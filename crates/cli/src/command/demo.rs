@@ -123,7 +123,7 @@ fn begin(
     Ok((Beside { asked, nfs, http: address, guard }, text))
 }
 
-fn create_options(device: &Path, size_bytes: u64) -> CreateOptions {
+pub(crate) fn create_options(device: &Path, size_bytes: u64) -> CreateOptions {
     CreateOptions {
         devices: vec![device.to_owned()],
         groups: vec![crate::backend::GroupToMake::single()],

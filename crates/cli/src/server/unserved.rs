@@ -111,7 +111,13 @@ impl Hub {
         let Some(fileset) = fileset else {
             return self.export(index, spec, ExportSource::Kept);
         };
-        let Some(name) = self.fileset_names(index)?.remove(&fileset) else {
+        let name = self.fileset_names(index)?.remove(&fileset);
+        // A server that was opened with a clone has that as its main one, and by no other name.
+        if name.is_none() && fileset == served.pool.file_system().main_fileset() {
+            let spec = ExportSpec { fileset: None, ..spec.clone() };
+            return self.export(index, &spec, ExportSource::Kept);
+        }
+        let Some(name) = name else {
             let (pool, name) = (shown(&served.path), &spec.name);
             let was = spec.fileset.as_deref().unwrap_or("it");
             return Err(served.failed(format!(

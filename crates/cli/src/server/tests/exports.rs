@@ -287,3 +287,51 @@ fn what_is_arriving_of_one_fileset_outlives_the_move_of_another() {
     drop(next);
     two.close();
 }
+
+/// Goal: what is exported of a server that was opened with a clone is exported by the next one that
+/// is opened so: the clone has no name among the filesets.
+#[test]
+fn an_export_of_a_clone_that_is_served_is_kept() {
+    let state = new_directory("of-clone");
+    std::fs::create_dir_all(&state).expect("it is new");
+    let device = state.join("pool.hf");
+    let create = crate::command::demo::create_options(&device, 64 << 20);
+    EngineBackend.create(&create).expect("there is room");
+    let open = |clone: Option<&str>| {
+        let options = crate::backend::OpenOptions {
+            device: device.clone(),
+            members: crate::backend::Members::default(),
+            is_read_only: false,
+            may_replay: true,
+            has_no_atime: true,
+            cache_bytes: 16 << 20,
+            placement: crate::backend::Placement::Log,
+            commit_interval: Duration::from_secs(5),
+            device_deadline: Duration::from_secs(30),
+            is_forced: false,
+            fileset: clone.map(|_| "root".parse().expect("a name")),
+            clone: clone.map(|name| NamePart::new(name).expect("a name")),
+        };
+        EngineBackend.open(&options).expect("it opens")
+    };
+    let pool = open(None);
+    let clone = Request::CloneCreate { fileset: "root".to_owned(), clone: "c".to_owned() };
+    pool.control(&clone, Peer::own()).expect("there is room");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    for is_first in [true, false] {
+        let pool = open(Some("c"));
+        let hub = hub_of(&pool, &state);
+        hub.export_kept().expect("it can be read");
+        if is_first {
+            let added = asked(&hub, &Request::ExportAdd { export: spec("/monday", None) });
+            added.expect("it can be exported");
+        }
+        assert_eq!(unserved(&hub, 0), []);
+        let names: Vec<String> = names(&hub).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["/monday"]);
+        drop(hub);
+        pool.close().expect("nothing fails");
+    }
+    std::fs::remove_dir_all(&state).expect("it is there");
+}
