@@ -205,6 +205,8 @@ bugs! {
         "A flush counts for a member though another that was in flight with it has failed (FL1).",
     UnreadNotMended: "What a member does not give, and another does, is not written to it again.",
     UnreadableKept: "A member stays however many reads it fails.",
+    AddedLeftBehind:
+        "A disk group whose device fails as labels say that it is there stays in the labels.",
     UnflushedNotMissed:
         "A member that fails has missed nothing of what was not durable on it (MS5).",
     MissedForgotten: "A member that goes again while it comes back forgets what it missed (RN2).",

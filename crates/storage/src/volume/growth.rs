@@ -12,13 +12,14 @@
 //!
 //! Whatever can fail is done before the third: the table that the labels will have is made first of
 //! all, and between the second and the third whoever opened the pool looks at what it must know of
-//! the new groups ([`Changing::add_group`]). Where that fails, or a new device does, the labels of
-//! the members that the pool had take the disk group out again, durably, and then those of the new
-//! devices are blanked, as far as these do as they are told. So they can be added again, to this
-//! pool or another. A cut between leaves a device with a label that nobody lists: it is of no pool,
-//! and whoever adds it again says that it may be overwritten. Were they blanked first, a cut could
-//! leave a pool that says *adding*, which an open mends as well; but one of the old members that
-//! does not do as it is told would leave the pool read-only with new devices that have no label.
+//! the new groups ([`Changing::add_group`]). Where that fails, or a new device does, also in the
+//! third, the labels of the members that the pool had take the disk group out again, durably, and
+//! then those of the new devices are blanked, as far as these do as they are told. So they can be
+//! added again, to this pool or another. A cut between leaves a device with a label that nobody
+//! lists: it is of no pool, and whoever adds it again says that it may be overwritten. Were they
+//! blanked first, a cut could leave a pool that says *adding*, which an open mends as well; but one
+//! of the old members that does not do as it is told would leave the pool read-only with new
+//! devices that have no label.
 //!
 //! An open that finds *adding* takes the disk group out again: nothing lies there. It finds it even
 //! where no new member is there. Where one label says *online* already, all new members have one
@@ -210,11 +211,12 @@ impl Changing<'_> {
     ) -> Result<u8, E> {
         let addition = self.volume.begin_adding(superblock, new)?;
         let prepared = addition.prepare().map_err(AddGroupError::NewDevice).map_err(E::from);
-        if let Err(error) = prepared.and_then(|()| look(&addition.coming.geometry)) {
+        let looked = prepared.and_then(|()| look(&addition.coming.geometry));
+        if let Err(error) = looked.and_then(|()| Ok(addition.say_online()?)) {
             addition.give_up(superblock)?;
             return Err(error);
         }
-        Ok(self.volume.end_adding(addition, superblock)?)
+        Ok(self.volume.end_adding(addition, superblock))
     }
 }
 
@@ -261,8 +263,30 @@ impl Addition<'_> {
         parts.iter().try_for_each(|part| part.composite.members().write_own_labels(&label))
     }
 
+    /// Says in the labels of all members that the disk group is there, durably.
+    fn say_online(&self) -> Result<(), AddGroupError> {
+        let Addition { new, set, plan, new_parts, .. } = self;
+        new_parts.iter().for_each(|part| part.composite.members().join_roster());
+        let mut placed = Ok(());
+        let said = set.change(|slots, label| {
+            note_paths(label, slots);
+            if label.added.iter().all(|group| group.number != plan.number) {
+                add_to(label, new, plan);
+            }
+            placed = go_online(label, plan.number);
+            if placed.is_ok() { Change::States } else { Change::Nothing }
+        });
+        // Whoever gives up writes the labels of the others once more: if one of these has failed it
+        // says so then.
+        said.map_err(AddGroupError::NewDevice)?;
+        Ok(placed?)
+    }
+
     /// Takes the disk group out of the labels again, durably, and then the labels off its devices.
     fn give_up(self, superblock: &mut Superblock) -> Result<(), AddGroupError> {
+        if !planted::is(Planted::AddedLeftBehind) {
+            self.new_parts.iter().for_each(|part| part.composite.members().leave_roster());
+        }
         self.set.change(|_, label| {
             label.take_out(self.plan.number);
             Change::States
@@ -363,31 +387,16 @@ impl Volume {
         Ok(Addition { new, edition, set, plan, old_parts, new_parts, coming })
     }
 
-    /// Says in the labels of all members that a disk group is there, durably, and shows it.
-    fn end_adding(
-        &self,
-        addition: Addition<'_>,
-        superblock: &mut Superblock,
-    ) -> Result<u8, AddGroupError> {
-        let Addition { new, edition, set, plan, old_parts: mut parts, new_parts, .. } = addition;
-        new_parts.iter().for_each(|part| part.composite.members().join_roster());
-        let mut placed = Ok(());
-        set.change(|slots, label| {
-            note_paths(label, slots);
-            if label.added.iter().all(|group| group.number != plan.number) {
-                add_to(label, new, &plan);
-            }
-            placed = go_online(label, plan.number);
-            Change::States
-        })?;
-        placed?;
+    /// Shows a disk group that the labels say is there.
+    fn end_adding(&self, addition: Addition<'_>, superblock: &mut Superblock) -> u8 {
+        let Addition { edition, set, plan, old_parts: mut parts, new_parts, .. } = addition;
         if let Some(label) = set.label() {
             superblock.sequence = label.sequence;
             take_table(superblock, &label);
         }
         parts.extend(new_parts);
         self.set_parts(edition, parts, superblock);
-        Ok(plan.number)
+        plan.number
     }
 
     /// Returns the number of the next edition, if `kept` more are left behind it.

@@ -42,12 +42,12 @@ use format::missed::Parts;
 use format::reshape::Lay;
 use format::slots::Slots;
 use format::superblock::Superblock;
-use parking_lot::RwLock;
+use parking_lot::{Mutex as PlainMutex, RwLock};
 use runtime::planted::{self, Planted};
 use runtime::sync::Mutex;
 
 pub(super) use self::labels::take_table;
-use self::labels::{note_states, write_copies, write_labels};
+use self::labels::{Begun, note_states, write_copies, write_labels};
 use super::lone::Before;
 use super::ranges::{Closed, Hold, InFlight, Ranges};
 use super::slot::{Counted, Pending, Slot};
@@ -94,8 +94,9 @@ struct Roster {
     label: Mutex<Option<Superblock>>,
     /// Sequence of the last label that all members have which get writes.
     settled: AtomicU64,
-    /// Sequence of the last label that was begun: an update that failed may be whole on some.
-    begun: AtomicU64,
+    /// The last label that was begun: an update that failed may be whole on some. Held for a copy
+    /// or an exchange only: a plain lock.
+    begun: PlainMutex<Begun>,
     /// By slot. Held for a copy or an exchange only: a plain lock.
     sets: RwLock<Vec<Weak<MemberSet>>>,
 }
@@ -190,7 +191,7 @@ impl MemberSet {
     ) -> Arc<MemberSet> {
         let (label, settled) = label.unzip();
         let settled = AtomicU64::new(settled.unwrap_or_default());
-        let (label, sets, begun) = (Mutex::new(label), RwLock::default(), AtomicU64::new(0));
+        let (label, sets, begun) = (Mutex::new(label), RwLock::default(), PlainMutex::default());
         let roster = Roster { label, settled, begun, sets };
         let set = MemberSet::of(Arc::new(roster), numbers, slots, (needed, Ranges::new(geometry)));
         set.join_roster();
@@ -526,8 +527,9 @@ impl MemberSet {
         let sets = self.roster.sets();
         let _closed = close(&sets);
         if let Some(known) = label.as_ref() {
-            superblock.sequence = superblock.sequence.max(self.to_change(known).sequence);
-            take_table(superblock, known);
+            let known = self.to_change(known);
+            superblock.sequence = superblock.sequence.max(known.sequence);
+            take_table(superblock, &known);
         }
         let mut slots = gather(&sets);
         write_labels(&sets, &mut slots, superblock, None)?;
@@ -542,11 +544,15 @@ impl MemberSet {
         self.roster.sets().iter().for_each(|set| set.ranges.cut_anew(geometry));
     }
 
-    /// Returns the label as the next update begins from it: no sequence is used twice, also if an
-    /// update failed.
+    /// Returns the label as the next update begins from it: no sequence is used twice, and no epoch
+    /// is forgotten, also if an update failed. Who has that label is of no other history (MJ2).
     fn to_change(&self, known: &Superblock) -> Superblock {
         let mut superblock = known.clone();
-        superblock.sequence = superblock.sequence.max(self.roster.begun.load(Ordering::SeqCst));
+        let begun = self.roster.begun.lock();
+        if begun.sequence > known.sequence {
+            superblock.sequence = begun.sequence;
+            superblock.memberships.clone_from(&begun.memberships);
+        }
         superblock
     }
 

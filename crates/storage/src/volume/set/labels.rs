@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use format::members::MemberState;
+use format::members::{MemberState, Membership};
 use format::missed::Parts;
 use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
@@ -15,6 +15,22 @@ use super::{MemberSet, is_short, unflushed};
 use crate::device::{DeviceError, Operation, Purpose, RequestKind, SharedDevice, Ticket};
 use crate::pool::{steps_of, submit_superblock_copy};
 use crate::volume::slot::Slot;
+
+/// Of a label that was begun, what no later one may use for something else.
+#[derive(Debug, Default)]
+pub(super) struct Begun {
+    pub(super) sequence: u64,
+    pub(super) memberships: Vec<Membership>,
+}
+
+impl Begun {
+    fn note(&mut self, label: &Superblock) {
+        if label.sequence > self.sequence {
+            self.sequence = label.sequence;
+            self.memberships.clone_from(&label.memberships);
+        }
+    }
+}
 
 /// Makes what `superblock` says of members and disk groups what `known` does.
 pub(in crate::volume) fn take_table(superblock: &mut Superblock, known: &Superblock) {
@@ -44,7 +60,7 @@ pub(super) fn write_labels(
     loop {
         superblock.sequence += 1;
         if let Some(set) = sets.first() {
-            set.roster.begun.fetch_max(superblock.sequence, Ordering::SeqCst);
+            set.roster.begun.lock().note(superblock);
         }
         let mut failed = Vec::new();
         // The second step begins when all have the first: see `SuperblockReport::settled`.
