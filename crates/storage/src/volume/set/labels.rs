@@ -163,8 +163,12 @@ pub(super) fn write_copies(
         }
     };
     wait_for(tickets);
-    let flush = |device: &SharedDevice| device.submit(Purpose::Superblock, Operation::Flush);
-    wait_for(devices.iter().map(|(at, device)| (*at, flush(device))).collect());
+    let flush = |&(at, device): &(usize, &SharedDevice)| {
+        let mark = slots[at].mark(&Operation::Flush);
+        let ticket = device.submit(Purpose::Superblock, Operation::Flush);
+        (at, slots[at].noted(mark, ticket))
+    };
+    wait_for(devices.iter().map(flush).collect());
     failed
 }
 
