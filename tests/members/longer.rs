@@ -15,6 +15,7 @@ use storage::device::sim::{
 };
 use storage::device::{RequestKind, SharedDevice};
 use storage::pool::read_superblock;
+use storage::volume::{GrowError, Opening, Volume};
 
 use super::groups::{check_all, content, group_of};
 use super::{Devices, POOL_BYTES, devices_of, get, open, put, shared};
@@ -541,4 +542,44 @@ fn a_pool_that_has_grown_becomes_a_mirror() {
     let left = devices_ending_at(vec![devices[1].image()], LONG_BYTES);
     let pool = open(&left).expect("one is enough");
     verify(&pool, files, "the one that came later");
+}
+
+/// Goal: where the file system below has no room for the new end of a device, the device stays as
+/// long as it was: else its labels would be written there from then on, and stop the pool.
+#[test]
+fn a_device_without_room_for_its_new_end_stays_as_it_was() {
+    let devices = new_pool(Layout::Single, 1);
+    let pool = open(&devices).expect("it is new");
+    put(&pool, "f0", &content(0, 1, 200_000)).expect("there is room");
+    pool.checkpoint().expect("nothing fails");
+    extend(&devices, LONG_BYTES);
+    let allocated_bytes = devices[0].image().allocated_bytes();
+    devices[0].arm(FaultPlan { faults: vec![Fault::Full { allocated_bytes }] });
+    let error = pool.grow_disk_group(0).expect_err("there is no room").to_string();
+    assert!(error.contains("nothing was changed") && error.contains("no space"), "{error}");
+    assert_eq!(storage::device::Device::info(devices[0].as_ref()).size_bytes, SHORT_BYTES);
+    devices[0].arm(FaultPlan::none());
+    pool.grow_disk_group(0).expect("now there is");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    check_all(&devices_ending_at(vec![devices[0].image()], LONG_BYTES), "no room at first");
+}
+
+/// Goal: a device that takes the place of a longer one while a disk group is about to grow, and is
+/// whole before the labels are written, is not grown over.
+#[test]
+fn a_device_replaced_meanwhile_is_not_grown_over() {
+    let devices = new_pool(Layout::Mirror, 2);
+    extend(&devices, LONG_BYTES);
+    let opening = Opening { devices: shared(&devices), accepts_missing: false };
+    let (volume, mut superblock) = Volume::open_members(opening).expect("both are there");
+    let changing = volume.changing();
+    let growing = changing.begin_growth(&superblock, 0).expect("they are longer");
+    let short = devices_ending_at(vec![Image::blank(LONG_BYTES)], SHORT_BYTES).remove(0);
+    volume.begin_replace(1, short, [9; 16]).expect("the other has all");
+    volume.end_join(1, &volume.stay_in(1).expect("it is there")).expect("nothing fails");
+    let ended = changing.end_growth(growing, &mut superblock);
+    assert!(matches!(ended, Err(GrowError::Replaced { disk_group: 0 })), "{ended:?}");
+    let label = volume.members().and_then(|members| members.label()).expect("there is one");
+    assert_eq!(label.geometry.device_bytes, SHORT_BYTES);
 }

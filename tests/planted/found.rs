@@ -450,6 +450,7 @@ pub(crate) const FOUND: &[Row] = &[
     ("UnreadNotMended", "members", "unread::what_one_member_does_not_give_is_written_to_it_again"),
     ("UnreadableKept", "members", "unread::a_member_that_fails_too_many_reads_is_failed"),
     ("AddedLeftBehind", "members", "groups::a_device_that_fails_while_it_is_added_is_left_out"),
+    ("GrownOverReplaced", "members", "longer::a_device_replaced_meanwhile_is_not_grown_over"),
     (
         "UnflushedNotMissed",
         "members",

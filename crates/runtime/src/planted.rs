@@ -207,6 +207,8 @@ bugs! {
     UnreadableKept: "A member stays however many reads it fails.",
     AddedLeftBehind:
         "A disk group whose device fails as labels say that it is there stays in the labels.",
+    GrownOverReplaced:
+        "A disk group becomes longer than a device that took the place of a longer one meanwhile.",
     UnflushedNotMissed:
         "A member that fails has missed nothing of what was not durable on it (MS5).",
     MissedForgotten: "A member that goes again while it comes back forgets what it missed (RN2).",

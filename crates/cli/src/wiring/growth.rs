@@ -40,7 +40,10 @@ pub(super) fn grow(
         }
     }
     if grown.is_empty() {
-        let words: Vec<String> = refusals.into_iter().map(|(_, words)| words).collect();
+        let mut words: Vec<String> = refusals.into_iter().map(|(_, words)| words).collect();
+        if size_bytes.is_some() {
+            words.push("the files stay as long as --size made them".to_owned());
+        }
         return Err(failed(&served.path, words.join("; ")));
     }
     // Those that were named and did not grow say why.

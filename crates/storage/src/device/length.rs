@@ -5,11 +5,17 @@
 
 use std::sync::OnceLock;
 
+use format::geometry::SUPERBLOCK_AREA_BYTES;
+
 use super::{DeviceError, DeviceInfo};
 
 /// Most times that a device becomes longer while it is open: each keeps an entry in memory, and a
 /// request walks over all of them.
 pub(crate) const LENGTHS_MAX: usize = 32;
+
+/// Bytes at the new end of a device for which there is room below it before it is longer: labels
+/// are written there from then on, and a device that could not take them would fail.
+pub(crate) const END_BYTES: u64 = 2 * SUPERBLOCK_AREA_BYTES;
 
 /// See the module's header.
 #[derive(Debug)]

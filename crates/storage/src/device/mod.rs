@@ -491,7 +491,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     }
 
     /// Uses all that the device has become longer by: [`Device::info`] says so from now on, and a
-    /// crash of the machine does not make it shorter again. Most devices stay as they are.
+    /// crash of the machine does not make it shorter again. For its new end there is room below it
+    /// then. Most devices stay as they are.
     ///
     /// # Errors
     ///

@@ -130,6 +130,14 @@ pub enum GrowError {
         /// What is in its way.
         limit: GrowthLimit,
     },
+    /// Try again.
+    #[error(
+        "a device of disk group {disk_group} was replaced while it was about to grow: try again"
+    )]
+    Replaced {
+        /// Its number.
+        disk_group: u8,
+    },
     /// Close the pool and open it again.
     #[error(transparent)]
     Often(AddGroupError),
@@ -168,6 +176,8 @@ pub struct Growing {
     room: Room,
     /// The label as it will be.
     coming: Superblock,
+    /// Those whose lengths were planned with, in the order of their slots.
+    devices: Vec<SharedDevice>,
     /// Where copies of the superblock were that lie in the new space.
     old_copies: Vec<(SharedDevice, u64)>,
 }
@@ -224,7 +234,8 @@ impl Changing<'_> {
         if !planted::is(Planted::GrownUnwiped) {
             wipe(&label.geometry, &coming, &devices, disk_group).map_err(GrowError::NewEnd)?;
         }
-        Ok(Growing { edition, room, coming, old_copies })
+        let devices = devices.into_iter().map(|(_, device)| device).collect();
+        Ok(Growing { edition, room, coming, devices, old_copies })
     }
 
     /// Says in the labels of all members that the disk group is longer, durably, and shows it;
@@ -238,12 +249,12 @@ impl Changing<'_> {
         growing: Growing,
         superblock: &mut Superblock,
     ) -> Result<Room, GrowError> {
-        let Growing { edition, room, coming, old_copies } = growing;
+        let Growing { edition, room, coming, devices, old_copies } = growing;
         let volume = self.volume();
         if planted::is(Planted::GrownNotLabelled) {
             superblock.geometry.clone_from(&coming.geometry);
         } else {
-            volume.write_longer(&room, &coming, superblock)?;
+            volume.write_longer((&room, &devices), &coming, superblock)?;
         }
         // CRASH: the labels say so; what is overwritten here nobody has looked at since.
         for (device, offset) in old_copies {
@@ -289,7 +300,7 @@ impl Volume {
     /// Writes the labels of a disk group that is longer from now on.
     fn write_longer(
         &self,
-        room: &Room,
+        (room, planned): (&Room, &[SharedDevice]),
         coming: &Superblock,
         superblock: &mut Superblock,
     ) -> Result<(), GrowError> {
@@ -305,7 +316,8 @@ impl Volume {
         let mut made = Ok(());
         set.change(|slots, label| {
             made = devices_of(label, slots, room.disk_group)
-                .and_then(|_| make_longer(label, coming, slots));
+                .and_then(|now| check_same(&now, planned, room.disk_group))
+                .and_then(|()| make_longer(label, coming, slots));
             if made.is_err() {
                 return Change::Nothing;
             }
@@ -458,6 +470,22 @@ fn check_gain(room: &Room) -> Result<(), GrowError> {
         None => GrowError::NothingMore { disk_group, smallest, smallest_bytes },
         Some(limit) => GrowError::NoNumbers { disk_group, smallest, smallest_bytes, limit },
     })
+}
+
+/// Refuses a disk group that has other devices now than when it was planned how long it becomes:
+/// those may be shorter.
+fn check_same(
+    now: &[(Member, SharedDevice)],
+    planned: &[SharedDevice],
+    disk_group: u8,
+) -> Result<(), GrowError> {
+    let is_same =
+        |((_, now), planned): (&(Member, SharedDevice), &SharedDevice)| Arc::ptr_eq(now, planned);
+    let are_same = now.len() == planned.len() && now.iter().zip(planned).all(is_same);
+    if are_same || planted::is(Planted::GrownOverReplaced) {
+        return Ok(());
+    }
+    Err(GrowError::Replaced { disk_group })
 }
 
 /// Makes `label` what `coming` says of the lengths of disk groups, and of how long devices are. All

@@ -41,7 +41,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::health::{Asked, Health};
-use super::length::Lengths;
+use super::length::{END_BYTES, Lengths};
 use super::range::check_request;
 use super::threads::{Blocking, Threads};
 use super::{
@@ -270,12 +270,31 @@ impl Target {
     fn lengthen(&self) -> Result<(), DeviceError> {
         let size_bytes = self.length_now()?;
         if size_bytes > self.info().size_bytes {
+            self.reserve_end(size_bytes)?;
             // CRASH: whoever made the file longer has perhaps not made that durable, and the
             // labels will say that the pool has all of it (DF2).
             let synced = rustix::fs::fsync(&self.file).map_err(Failure::System);
             self.answer(RequestKind::Flush, 0, 0, synced)?;
         }
         self.lengths.lengthen(size_bytes)
+    }
+
+    /// Sees to it that the file system below has room for the end of a file of `size_bytes`; one
+    /// that cannot be asked is not.
+    fn reserve_end(&self, size_bytes: u64) -> Result<(), DeviceError> {
+        if self.is_block_device {
+            return Ok(());
+        }
+        let offset = size_bytes.saturating_sub(END_BYTES);
+        let mode = FallocateFlags::empty();
+        let length_bytes = size_bytes - offset;
+        match rustix::fs::fallocate(&self.file, mode, offset, length_bytes) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) | Ok(()) => Ok(()),
+            Err(errno) => {
+                let failed = Err(Failure::System(errno));
+                self.answer(RequestKind::Write, offset, length_bytes, failed)
+            }
+        }
     }
 
     /// Refuses what must not reach the file.

@@ -41,7 +41,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::health::{Asked, Health};
-use super::length::Lengths;
+use super::length::{END_BYTES, Lengths};
 use super::range::check_request;
 use super::{
     AlignedBuffer, Completion, DEADLINE_DEFAULT, Device, DeviceError, DeviceInfo, IO_ALIGN_BYTES,
@@ -693,7 +693,19 @@ impl Device for SimDevice {
     }
 
     fn lengthen(&self) -> Result<(), DeviceError> {
-        self.shared.lengths.lengthen(self.length_now()?)
+        let end_bytes = self.length_now()?;
+        let offset = end_bytes.saturating_sub(END_BYTES);
+        {
+            let state = self.shared.state.lock();
+            let seen = state.cache.seen();
+            let room_bytes = state.faults.room_bytes().saturating_sub(seen.allocated_bytes());
+            let is_longer = end_bytes > self.info().size_bytes;
+            if is_longer && seen.new_bytes(offset, end_bytes - offset) > room_bytes {
+                let device = self.info().name.clone();
+                return Err(DeviceError::NoSpace { device, offset });
+            }
+        }
+        self.shared.lengths.lengthen(end_bytes)
     }
 
     fn submit(&self, purpose: Purpose, operation: Operation) -> Ticket {
