@@ -2,15 +2,16 @@
 //! lost what it had answered. It is not believed, and what the others have is not overwritten.
 
 use engine::{OpenError, RebuildReport};
-use format::members::MemberState;
+use format::members::{MEMBERSHIPS_MAX, MemberState};
 use storage::device::sim::Image;
 use storage::members::MembersError;
 use storage::pool::PoolError;
+use storage::volume::{Change, Opening, Volume};
 
 use super::raid5::all_but;
 use super::rebuild::{open, states};
 use super::returns::{AWAY, finish, grounds, verify, verify_each, write};
-use super::{Devices, devices_of, reopened};
+use super::{Devices, devices_of, reopened, shared};
 
 /// Opens the pool, writes a file, and closes it.
 fn session(devices: &Devices, number: u8) -> Devices {
@@ -122,4 +123,62 @@ fn one_that_comes_back_older_than_it_went_gets_all() {
             verify_each(&devices, 0..3, &what);
         }
     }
+}
+
+/// Lets the members that there are go through more epochs than labels remember.
+fn pass_epochs(devices: &Devices) -> Devices {
+    let devices = reopened(devices, &(0..devices.len()).collect::<Vec<_>>());
+    let opening = Opening { devices: shared(&devices), accepts_missing: false };
+    let (volume, _) = Volume::open_members(opening).expect("enough are there");
+    let members = volume.members().expect("there were several");
+    for _ in 0..=MEMBERSHIPS_MAX {
+        members.change(|_, _| Change::States).expect("the labels are written");
+    }
+    devices
+}
+
+/// Goal: a member that was away for more epochs than labels remember keeps no pool closed, and gets
+/// everything when it comes back, at an open or later.
+#[test]
+fn one_that_was_away_for_long_gets_all() {
+    for (count, base) in grounds() {
+        for is_found_at_open in [true, false] {
+            let what = format!("{count} members, at an open: {is_found_at_open}");
+            let whole = session(&base, 0);
+            let left = session(&reopened(&whole, &all_but(count, AWAY)), 1);
+            let left = pass_epochs(&left);
+            let mut images: Vec<Image> = left.iter().map(|device| device.image()).collect();
+            images.insert(AWAY, whole[AWAY].image());
+            let devices = devices_of(images);
+            let pool = if is_found_at_open {
+                open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"))
+            } else {
+                let others: Devices =
+                    all_but(count, AWAY).iter().map(|at| devices[*at].clone()).collect();
+                let pool = open(&others).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let returned = pool.return_member(devices[AWAY].clone());
+                returned.unwrap_or_else(|error| panic!("{what}: {error}"));
+                pool
+            };
+            finish(&pool, &what);
+            let report = pool.rebuild_report().expect("there was one");
+            assert_all_anew(&report, count, &what);
+            pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+            drop(pool);
+            verify_each(&devices, 0..2, &what);
+        }
+    }
+}
+
+/// Goal: one that was used alone long ago is a half all the same, and nothing is written to it.
+#[test]
+fn one_that_was_used_alone_long_ago_is_another_half() {
+    let whole = session(&super::new_mirror(2), 0);
+    let left = pass_epochs(&session(&reopened(&whole, &all_but(2, AWAY)), 1));
+    let alone = session(&reopened(&whole, &[AWAY]), 2);
+    let devices = devices_of(vec![left[0].image(), alone[0].image()]);
+    let before = devices[1].image().content_hash();
+    let error = open(&devices).expect_err("they went on apart");
+    assert!(error.contains("opened apart"), "{error}");
+    assert_eq!(devices[1].image().content_hash(), before, "nothing was changed");
 }

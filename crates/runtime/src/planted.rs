@@ -209,6 +209,7 @@ bugs! {
         "A disk group whose device fails as labels say that it is there stays in the labels.",
     GrownOverReplaced:
         "A disk group becomes longer than a device that took the place of a longer one meanwhile.",
+    ForgottenIsApart: "A member that was away for long is taken for another history (MJ9).",
     UnflushedNotMissed:
         "A member that fails has missed nothing of what was not durable on it (MS5).",
     MissedForgotten: "A member that goes again while it comes back forgets what it missed (RN2).",

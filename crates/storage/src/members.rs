@@ -20,6 +20,9 @@
 //!   an unknown part, whatever the table says of it.
 //! - MJ8: A label of the epoch before another, settled by an update as late as the first of that
 //!   one, was written by a half that went on without it: as MJ2.
+//! - MJ9: A label older than all epochs that the newest one remembers is of a member that was away
+//!   for long: nothing that it holds is believed. Only if all members that are online now were away
+//!   for it, it is of a half: as MJ2.
 //!
 //! Not here: how devices are found, and what is written to them.
 
@@ -211,9 +214,12 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
             }
             continue;
         }
-        if !device.label.is_of_spare() {
+        let is_forgotten = if device.label.is_of_spare() {
+            false
+        } else {
             check_history(first, device)?;
-        }
+            is_forgotten(&first.label, &device.label)
+        };
         let member =
             table.iter().zip(&mut slots).find(|(member, _)| member.id == id && !member.is_gone());
         let Some((member, slot)) = member else {
@@ -231,7 +237,9 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
             && !planted::is(Planted::OlderCopyBelieved);
         // MJ3.
         *slot = match member.state {
-            MemberState::Online | MemberState::Joining if is_older => Slot::Older(number),
+            MemberState::Online | MemberState::Joining if is_older || is_forgotten => {
+                Slot::Older(number)
+            }
             MemberState::Online => Slot::Current(number),
             MemberState::Joining => Slot::Joining(number),
             MemberState::Missing | MemberState::Failed => Slot::Stale(number),
@@ -320,11 +328,30 @@ fn check_history(first: &Found, device: &Found) -> Result<(), MembersError> {
     // MJ8.
     let went_on = next.is_some_and(|next| device.settled >= next.sequence)
         && !planted::is(Planted::OlderCopyBelieved);
-    if history.contains(&own) && !went_on {
+    let is_one_of_them = history.contains(&own)
+        || is_forgotten(&first.label, &device.label)
+            && !is_half(&first.label, &device.label)
+            && !planted::is(Planted::ForgottenIsApart);
+    if is_one_of_them && !went_on {
         return Ok(());
     }
-    // An epoch that was forgotten cannot be compared: the same answer, and the user decides.
     Err(MembersError::Apart { first: first.name.clone(), other: device.name.clone() })
+}
+
+/// Whether the label `own` is older than all epochs that the label `newest` remembers (MJ9).
+pub(crate) fn is_forgotten(newest: &Superblock, own: &Superblock) -> bool {
+    let oldest = newest.memberships.first();
+    oldest.is_some_and(|oldest| own.membership().number < oldest.number)
+}
+
+/// Whether all members that are online by the label `newest`, as far as the label `own` knows them,
+/// were away by that one: both were used, each without the other.
+fn is_half(newest: &Superblock, own: &Superblock) -> bool {
+    let known = |member: &Member| own.members.iter().find(|own| own.id == member.id);
+    let is_away = |own: &Member| matches!(own.state, MemberState::Missing | MemberState::Failed);
+    let mut online = newest.members.iter().filter(|member| member.is_online()).filter_map(known);
+    let first = online.next();
+    first.is_some_and(is_away) && online.all(is_away)
 }
 
 /// Judges a device that is to come back to a pool: returns the slot of the member that it is.

@@ -11,7 +11,8 @@
 //! - RN2: The map of a member lives until the labels call it online. One that goes again meanwhile
 //!   keeps all of it, and what it misses then besides.
 //! - RN3: A member whose label is older than the one it had when it went is not what went, but an
-//!   older copy of it: what its map says does not hold, and it gets everything.
+//!   older copy of it: what its map says does not hold, and it gets everything. So does one that
+//!   was away for longer than labels remember (MJ9).
 //! - RN4: Where no other member gives a page of data, a member that comes back keeps its own as it
 //!   is: it may be right, and is told from another by the checks of blocks.
 //! - RN5: What the others do not give as it should be is looked for on a member that comes back
@@ -37,7 +38,7 @@ use super::joining::ReplaceError;
 use super::set::Change;
 use super::slot::Slot;
 use crate::device::{DeviceError, SharedDevice};
-use crate::members::{Found, MembersError, judge_return};
+use crate::members::{Found, MembersError, is_forgotten, judge_return};
 use crate::pool::{PoolError, read_superblock};
 
 /// Why a member cannot come back.
@@ -117,6 +118,7 @@ impl Volume {
             // RN3.
             let is_older =
                 found.label.sequence < member.left_at && !planted::is(Planted::OlderCopyBelieved);
+            let is_older = is_older || is_forgotten(label, &found.label);
             let missed = at.missed.filter(|_| !is_older).map(|missed| missed.with(in_flight));
             *at = Slot::new(Some(device), MemberState::Joining);
             at.missed = missed;
