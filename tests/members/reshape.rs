@@ -10,8 +10,10 @@ use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
-use storage::device::{AlignedBuffer, Device, Purpose, Redundancy, RequestKind, SharedBytes};
-use storage::volume::{AttachError, Busy, Moved, Opening, ReplaceError, Volume};
+use storage::device::{
+    AlignedBuffer, Device, DeviceError, Purpose, Redundancy, RequestKind, SharedBytes,
+};
+use storage::volume::{AttachError, Busy, Moved, Opening, ReplaceError, Volume, Way};
 
 use super::groups::{check_all, group_of, groups};
 use super::{Devices, devices_of, get, open, put, reopened, shared};
@@ -221,6 +223,17 @@ impl Run {
     }
 }
 
+/// Gives the pool another in place of the new member if that is missing: it has no label before the
+/// others have theirs.
+fn bring_new(pool: &Pool, new: usize) {
+    let away = states(pool).iter().position(|state| *state == MemberState::Missing);
+    if let Some(away) = away {
+        assert_eq!(away, new, "{:?}", states(pool));
+        let other = devices_of(vec![Image::blank(MEMBER_BYTES)]);
+        pool.replace_member(away, device(&other, 0), [78; 16]).expect("it fits");
+    }
+}
+
 /// Goal: a cut at any moment leaves all that was acknowledged, whichever member is missing then;
 /// the move goes on once all are there, and comes to its end.
 #[test]
@@ -229,7 +242,7 @@ fn a_cut_at_any_moment_of_a_move_loses_nothing() {
         let run = widened(width);
         let recordings: Vec<_> = run.devices.iter().map(|device| device.recording()).collect();
         let mut prng = Prng::from_seed(3);
-        let (mut under_way, mut states_seen) = (0, 0);
+        let (mut under_way, mut states_seen, mut returned) = (0, 0, 0);
         let end = run.devices[0].time();
         let times = (run.begun..run.begun + 20).chain((run.begun + 20..run.ended).step_by(step));
         for (turn, time) in times.chain([run.ended, end]).enumerate() {
@@ -252,25 +265,33 @@ fn a_cut_at_any_moment_of_a_move_loses_nothing() {
                 under_way += usize::from(moved(&pool).is_some_and(|moved| moved > 0));
                 states_seen += 1;
                 if lost.is_none() {
-                    // The new one has no label before the others have theirs.
-                    let away = states(&pool).iter().position(|it| *it == MemberState::Missing);
-                    if let Some(away) = away {
-                        assert_eq!(away, width, "{what}");
-                        let other = devices_of(vec![Image::blank(MEMBER_BYTES)]);
-                        pool.replace_member(away, device(&other, 0), [78; 16]).expect("it fits");
-                    }
+                    bring_new(&pool, width);
                     finish(&pool);
                     verify(&pool, &versions, &what);
-                } else {
+                } else if let Some(lost) = lost {
                     (0..3).for_each(|_| pool.tick().expect("nothing fails"));
+                    // It comes back with what it had: all that was moved since it has missed.
+                    let back = devices_of(vec![images[lost].clone()]);
+                    if pool.return_member(device(&back, 0)).is_ok() {
+                        while states(&pool).contains(&MemberState::Joining) {
+                            pool.tick().expect("nothing fails");
+                        }
+                        bring_new(&pool, width);
+                        finish(&pool);
+                        verify(&pool, &versions, &what);
+                        scrub(&pool, &what);
+                        returned += 1;
+                        drop(pool);
+                        continue;
+                    }
                 }
                 pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
                 drop(pool);
                 check_all(&found, &what);
             }
         }
-        println!("{width}: {states_seen} states, {under_way} in the middle of a move");
-        assert!(under_way > 40, "{width}: {under_way} of {states_seen}");
+        println!("{width}: {states_seen} states, {under_way} in the middle, {returned} returned");
+        assert!(under_way > 40 && returned > 20, "{width}: {under_way} of {states_seen}");
     }
 }
 
@@ -278,12 +299,13 @@ fn a_cut_at_any_moment_of_a_move_loses_nothing() {
 /// replaced the move goes on.
 #[test]
 fn a_member_that_fails_meanwhile_is_waited_for() {
-    for lost in 0..4 {
-        let what = format!("{lost} fails");
+    let mut stood = 0;
+    for (lost, nth) in (0..4).flat_map(|lost| [12, 31, 50].map(|nth| (lost, nth))) {
+        let what = format!("{lost} fails at its write {nth}");
         let devices = filled(3);
         let pool = open(&devices[..3]).expect("it was closed");
         pool.tick().expect("nothing fails");
-        let faults = vec![Fault::Fail { kind: RequestKind::Write, nth: 50, persists: true }];
+        let faults = vec![Fault::Fail { kind: RequestKind::Write, nth, persists: true }];
         devices[lost].arm(FaultPlan { faults });
         pool.widen(0, device(&devices, 3), NEW).expect("it fits");
         while pool.reshaping().is_some() && states(&pool)[lost] != MemberState::Failed {
@@ -300,16 +322,89 @@ fn a_member_that_fails_meanwhile_is_waited_for() {
         for _ in 0..20 {
             pool.tick().expect("nothing fails");
         }
-        assert!(stands_at > 0, "{what}");
         assert_eq!(moved(&pool), Some(stands_at), "{what}: nothing moves without it");
         verify(&pool, &versions, &what);
         let other = devices_of(vec![Image::blank(MEMBER_BYTES)]);
         pool.replace_member(lost, device(&other, 0), [78; 16]).expect("it fits");
+        stood += usize::from(stands_at > 0);
         finish(&pool);
         assert_eq!(states(&pool), [MemberState::Online; 4], "{what}");
         verify(&pool, &versions, &what);
         scrub(&pool, &what);
         pool.close().expect("nothing fails");
+    }
+    assert!(stood > 6, "{stood} in the middle");
+}
+
+/// Goal: a disk group that leaves while it gets a member is taken out as any other.
+#[test]
+fn a_disk_group_can_leave_while_it_gets_a_member() {
+    let devices = filled(3);
+    let pool = open(&devices[..3]).expect("it was closed");
+    let others = devices_of(vec![Image::blank(MEMBER_BYTES); 4]);
+    pool.add_disk_group(&group_of(&others, RAID5, &[0, 1, 2])).expect("it fits");
+    for name in FILES..FILES + 8 {
+        write(&pool, name, 0);
+    }
+    pool.widen(4, device(&others, 3), NEW).expect("it fits");
+    pool.remove_disk_group(1).expect("the first has room");
+    let error = pool.widen(4, device(&others, 3), [78; 16]).expect_err("it leaves");
+    assert!(matches!(error, AttachError::Reshaped | AttachError::Unfit(_)), "{error}");
+    for _ in 0..400 {
+        pool.tick().expect("nothing fails");
+    }
+    assert_eq!(groups(&pool).len(), 1, "{:?}", pool.jobs());
+    assert!(pool.reshaping().is_none() && pool.jobs().is_empty(), "{:?}", pool.jobs());
+    verify(&pool, &versions_of(FILES + 8), "after it");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let left = reopened(&devices, &[0, 1, 2]);
+    check_all(&left, "after it");
+    verify(&open(&left).expect("its label names nothing that is gone"), &versions_of(FILES), "");
+}
+
+/// Goal: a full disk group gets a member, though it has no free segment to move its first ones by
+/// way of.
+#[test]
+fn a_full_disk_group_gets_a_member() {
+    let devices = filled(3);
+    let pool = open(&devices[..3]).expect("it was closed");
+    let others = devices_of(vec![Image::blank(MEMBER_BYTES); 4]);
+    pool.add_disk_group(&group_of(&others, RAID5, &[0, 1, 2])).expect("it fits");
+    let mut name = FILES;
+    while put(&pool, &format!("f{name}"), &content(name, 0)).is_ok() {
+        name += 1;
+    }
+    let caller = Caller::root();
+    let _ = pool.unlink(&caller, pool.root(), format!("f{name}").as_bytes(), None);
+    pool.tick().expect("nothing fails");
+    pool.widen(4, device(&others, 3), NEW).expect("it fits");
+    finish(&pool);
+    verify(&pool, &versions_of(name), "after it");
+    write(&pool, name, 0);
+    scrub(&pool, "after it");
+    pool.close().expect("nothing fails");
+}
+
+/// Goal: one that fails before anything is moved, and comes back, is one of those that the others
+/// can do without.
+#[test]
+fn a_new_member_that_comes_back_can_be_lost_again() {
+    let devices = filled(3);
+    let opening = Opening { devices: shared(&devices[..3]), accepts_missing: false };
+    let (volume, mut superblock) = Volume::open_members(opening).expect("it was closed");
+    let slot = volume.changing().widen(&mut superblock, 0, device(&devices, 3), NEW);
+    let slot = slot.expect("it fits");
+    let set = volume.members().expect("there are several");
+    for _ in 0..2 {
+        let stay = volume.stay_in(slot).expect("it is there");
+        volume.end_join(slot, &stay).expect("nothing fails");
+        let view = set.view();
+        assert!((0..4).all(|at| set.can_lose(&view[at])), "one of four can be lost");
+        let own = view[slot].device.clone().expect("it is there");
+        let error = DeviceError::Failed { device: own.info().name.clone() };
+        set.fail(slot, &own, error).expect("the others have all");
+        volume.begin_return_of(slot).expect("it is there");
     }
 }
 
@@ -327,15 +422,16 @@ fn a_segment_that_is_written_to_is_not_moved() {
     let page = || vec![SharedBytes::from(AlignedBuffer::copy_of(&[9; 4096]))];
     let under_way = volume.submit_write(Purpose::Home, place, page());
     let kind_of = |_| Ok(Some(Redundancy::Copies));
-    let moved = changing.move_segments(0..1, Some(40), &kind_of).expect("nothing fails");
+    let moved = changing.move_segments(0..1, Way::Segment(40), &kind_of).expect("nothing fails");
     assert_eq!(moved, Moved::Busy);
     under_way.wait().expect("nothing fails");
-    let moved = changing.move_segments(0..1, Some(40), &kind_of).expect("nothing fails");
+    let moved = changing.move_segments(0..1, Way::Segment(40), &kind_of).expect("nothing fails");
     assert_eq!(moved, Moved::All);
     let found = volume.read(Purpose::Home, place, 4096).expect("it can be read");
     assert!(found[..] == page()[0][..], "what was written before it moved");
     volume.submit_write(Purpose::Home, place, page()).wait().expect("nothing fails");
-    let moved = changing.move_segments(1..2, Some(40), &|_| Err(Busy)).expect("nothing fails");
+    let moved =
+        changing.move_segments(1..2, Way::Segment(40), &|_| Err(Busy)).expect("nothing fails");
     assert_eq!(moved, Moved::Busy, "what it is cannot be told");
 }
 

@@ -132,6 +132,12 @@ impl Lay {
         self.narrow != self.wide
     }
 
+    /// Whether segments take less of each member when they are wide.
+    #[must_use]
+    pub fn gains(&self) -> bool {
+        self.wide.segment_rows() < self.narrow.segment_rows()
+    }
+
     /// Returns how the segment lies that has byte `offset` of the pool.
     #[must_use]
     pub fn at(&self, offset: u64) -> Stripes {

@@ -53,7 +53,7 @@ pub use joining::{Copied, ReplaceError};
 pub use longer::{GrowError, Growing, Room, why_no_more};
 pub use open::Opening;
 pub use ranges::{Hold, InFlight};
-pub use reshaping::{Busy, KindOf, Moved, Reshaping};
+pub use reshaping::{Busy, KindOf, Moved, Reshaping, Way};
 pub use returning::ReturnError;
 pub use set::{Change, MemberSet, View};
 pub use slot::{MemberCounts, Slot, Stay};

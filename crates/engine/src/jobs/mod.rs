@@ -45,7 +45,6 @@ use self::pace::Turns;
 pub use self::pace::{Pace, Percent};
 pub use self::rebuild::RebuildReport;
 pub(crate) use self::rebuild::{Rebuild, RebuildCounts};
-pub(crate) use self::reshape::Reshape;
 pub use self::scrub::ScrubReport;
 pub(crate) use self::scrub::{Scrub, ScrubCounts};
 
@@ -57,6 +56,7 @@ use self::cleaner::Cleaner;
 use self::deferred::DeferredFrees;
 use self::flusher::Flusher;
 use self::quotas::QuotaKeeper;
+use self::reshape::Reshape;
 use self::weigher::Weigher;
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
@@ -181,6 +181,11 @@ impl Jobs {
     /// Returns the job that takes a disk group out, which leaves.
     pub(crate) fn evacuation(&self, disk_group: u8) -> Arc<Evacuation> {
         Arc::new(Evacuation::new(disk_group, &self.cleaner))
+    }
+
+    /// Returns the job that moves the segments of a disk group which gets a member more.
+    pub(crate) fn reshape(&self, core: &Core, disk_group: u8) -> Arc<Reshape> {
+        Arc::new(Reshape::new(core, disk_group, &self.cleaner))
     }
 
     /// Returns what cleaning has cost.

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use storage::device::{DeviceError, Redundancy};
-use storage::volume::{Busy, GrowError, Moved, Reshaping};
+use storage::volume::{Busy, GrowError, Moved, Reshaping, Way};
 
+use super::cleaner::Cleaner;
 use super::pieces::Kept;
 use super::scrub::{Scrub, ScrubCounts};
 use super::{Budget, Job, JobProgress, Step};
@@ -23,6 +24,8 @@ use crate::vnode::Core;
 
 /// Segments that are passed over in one step where nothing in them is in use.
 const SEGMENTS_PER_STEP: u64 = 64;
+/// Steps in a row that may find no free segment before the job says so.
+const IDLE_STEPS_MAX: u64 = 64;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -34,11 +37,14 @@ pub(crate) struct Reshape {
     /// Whether what was open when it began is closed: it ended where rows of the old width do.
     has_left: AtomicBool,
     scrub: Scrub,
+    cleaner: Arc<Cleaner>,
+    /// Steps in a row in which there was no segment to move another by way of.
+    idle_steps: AtomicU64,
 }
 
 impl Reshape {
     /// Returns the job that moves the segments of `disk_group`.
-    pub(crate) fn new(core: &Core, disk_group: u8) -> Reshape {
+    pub(super) fn new(core: &Core, disk_group: u8, cleaner: &Arc<Cleaner>) -> Reshape {
         let counts: Arc<ScrubCounts> = Arc::default();
         Reshape {
             disk_group,
@@ -46,6 +52,8 @@ impl Reshape {
             compared: AtomicU64::new(0),
             has_left: AtomicBool::new(false),
             scrub: Scrub::new(core, &counts),
+            cleaner: Arc::clone(cleaner),
+            idle_steps: AtomicU64::new(0),
         }
     }
 
@@ -127,18 +135,20 @@ impl Reshape {
         let Some(to) = self.look(core, (next.start, next.end), budget.units)? else {
             return Ok(Step::Wait);
         };
-        let kept_in = match is_kept {
-            false => None,
+        let first = Reshape::id_of(core, self.disk_group, next.start);
+        let is_free = first.is_some_and(|id| alloc.kind_now(id) == Some(None));
+        let mut pin = None;
+        let way = match is_kept {
+            false => Way::Straight,
+            true if is_free => Way::Free,
             true => {
                 let behind = reshaping.lay.kept_first();
-                match alloc.pin_free(|group| alloc.is_of(group, self.disk_group), behind)? {
-                    Some(pin) => Some(pin),
-                    // Space comes back: what was freed waits for a checkpoint.
-                    None => return Err(FsError::NoSpace),
-                }
+                pin = alloc.pin_free(|group| alloc.is_of(group, self.disk_group), behind)?;
+                let Some(pin) = &pin else { return self.make_room(core, behind) };
+                Way::Segment(self.number_of(core, pin.id))
             }
         };
-        let kept_at = kept_in.as_ref().map(|pin| self.number_of(core, pin.id));
+        self.idle_steps.store(0, Ordering::Relaxed);
         let kind_of = |segment: u64| -> Result<Option<Redundancy>, Busy> {
             match Reshape::id_of(core, self.disk_group, segment) {
                 Some(id) => alloc.kind_now(id).ok_or(Busy),
@@ -150,13 +160,49 @@ impl Reshape {
         for end in [to, next.start + 1] {
             let changing = core.store.volume.changing();
             moved = changing
-                .move_segments(next.start..end, kept_at, &kind_of)
+                .move_segments(next.start..end, way, &kind_of)
                 .map_err(|error| core.store.journal.fail(&error))?;
             if moved != Moved::Busy {
                 break;
             }
         }
-        Ok(if moved == Moved::All { Step::Again } else { Step::Wait })
+        drop(pin);
+        if moved == Moved::All {
+            return Ok(Step::Again);
+        }
+        // What was compared may rot, or be written, until it is tried again.
+        self.compared.store(next.start, Ordering::Relaxed);
+        match moved {
+            Moved::Unread { cause } => Err(FsError::Io { cause }),
+            Moved::All | Moved::Busy | Moved::Away => Ok(Step::Wait),
+        }
+    }
+
+    /// Empties a segment of the disk group, not among its first `behind`, for there is none that is
+    /// free.
+    fn make_room(&self, core: &Core, behind: u64) -> FsResult<Step> {
+        let alloc = &core.store.alloc;
+        if self.idle_steps.fetch_add(1, Ordering::Relaxed) >= IDLE_STEPS_MAX {
+            self.idle_steps.store(0, Ordering::Relaxed);
+            let cause = format!(
+                "disk group {} has no free segment, and its first ones are moved by way of one: \
+                 remove files, or add room for what it holds (holdfast group add), and resume the \
+                 job",
+                self.disk_group
+            );
+            return Err(FsError::Io { cause });
+        }
+        let is_wanted = |id: &SegmentId| {
+            alloc.is_of(id.group, self.disk_group) && self.number_of(core, *id) >= behind
+        };
+        let views = alloc.candidates();
+        let wanted = views.iter().filter(|view| is_wanted(&view.segment.into()));
+        if let Some(view) = wanted.min_by_key(|view| view.live_fragments) {
+            self.cleaner.empty(core, &[view.segment.into()])?;
+        }
+        // What was freed waits for a checkpoint.
+        core.store.journal.checkpoint()?;
+        Ok(Step::Wait)
     }
 
     fn number_of(&self, core: &Core, id: SegmentId) -> u64 {

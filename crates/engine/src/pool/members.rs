@@ -13,7 +13,7 @@ use storage::volume::{
 
 use super::Pool;
 use crate::error::{FsError, FsResult};
-use crate::jobs::{Rebuild, RebuildCounts, RebuildReport, Reshape, Scrub, ScrubReport};
+use crate::jobs::{Rebuild, RebuildCounts, RebuildReport, Scrub, ScrubReport};
 
 /// What `status` tells of a member.
 #[derive(Clone, Debug)]
@@ -303,8 +303,8 @@ impl Pool {
     /// Goes on with the move of segments to stripes of another width.
     pub(super) fn resume_reshape(&self) {
         if let Some(reshaping) = self.volume().reshaping() {
-            let job = Reshape::new(&self.core, reshaping.reshape.disk_group);
-            self.jobs.add(&self.core, Arc::new(job));
+            let job = self.jobs.reshape(&self.core, reshaping.reshape.disk_group);
+            self.jobs.add(&self.core, job);
         }
     }
 

@@ -60,7 +60,8 @@ impl Geometry {
     /// and why not all of that. It never uses less than it does.
     #[must_use]
     pub fn grown_added(&self, group: &DiskGroup, member_bytes: u64) -> (u64, Option<GrowthLimit>) {
-        let stripe = group.layout.stripe(group.slots.len());
+        let narrower = usize::from(self.is_reshaped(group.number));
+        let stripe = group.layout.stripe(group.slots.len() - narrower);
         let range = |bytes| self.range_on(group.number, group.first_group, bytes, stripe);
         let wanted = member_bytes / PAGE * PAGE;
         let (Some(now), Some(whole)) = (range(group.member_bytes), range(wanted)) else {

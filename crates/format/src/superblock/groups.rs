@@ -130,6 +130,8 @@ impl Superblock {
         let out: Vec<usize> = out.flat_map(|group| group.slots).collect();
         out.into_iter().for_each(|slot| self.free_slot(slot));
         self.geometry.added.retain(|range| range.disk_group != number);
+        // What was to be moved is elsewhere, or nowhere.
+        self.geometry.reshape.take_if(|reshape| reshape.disk_group == number);
     }
 
     /// Nobody is in `slot` any more. The table ends with a member (`members_of`).

@@ -40,6 +40,7 @@ pub(super) fn verify_reshape(
         && slots.len().checked_sub(1).is_some_and(|narrow| layout.widths().contains(&narrow))
         && usize::from(reshape.member) < slots.len()
         && reshape.moved <= segments
+        && geometry.lay_of(reshape.disk_group).is_some_and(|lay| lay.gains())
         && reshape.kept.is_none_or(|kept| is_kept_behind(kept.at));
     if is_one { Ok(()) } else { Err("reshape") }
 }

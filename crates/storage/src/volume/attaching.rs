@@ -115,6 +115,23 @@ pub enum AttachError {
     },
     /// Add a disk group.
     #[error(
+        "disk group {number} could not use what it would gain: {why}; give devices for a disk \
+         group of their own (holdfast group add)"
+    )]
+    NoNumbers {
+        /// Number of the disk group.
+        number: u8,
+        /// What is in its way.
+        why: String,
+    },
+    /// Wait until it is gone.
+    #[error("disk group {number} leaves the pool: it gets no device")]
+    Leaving {
+        /// Its number.
+        number: u8,
+    },
+    /// Add a disk group.
+    #[error(
         "disk group {number} would have no more room with a device more, for its segments of \
          {segment_bytes} bytes would take as many rows as now: give devices for a disk group of \
          their own (holdfast group add)"

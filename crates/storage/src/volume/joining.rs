@@ -32,6 +32,7 @@ use runtime::planted::{self, Planted};
 
 use super::Volume;
 use super::composite::{Remade, ToRemake};
+use super::open::needed_of;
 use super::set::Change;
 use super::slot::{Slot, Stay};
 use crate::convert::to_u64;
@@ -364,7 +365,9 @@ impl Volume {
                 && let Some((set, _)) = members.of_slot(coming)
             {
                 // It counts among those that are online, and so among those that must be.
-                set.need(set.needed() + 1);
+                let group = label.group_of_slot(coming);
+                let needed = group.map(|(_, layout, own)| needed_of(layout, own.len()));
+                set.need(needed.unwrap_or_else(|| set.needed()));
             }
             Change::States
         })

@@ -138,7 +138,7 @@ impl Volume {
     ) -> Result<Volume, PoolError> {
         let own = |slots_of: &Slots| -> Vec<Slot> { slots_of.pick(&slots).cloned().collect() };
         let in_use = |error| PoolError::Superblock { device: info_name(&slots), cause: error };
-        let needed = needed_in(superblock, 0, superblock.layout, superblock.slots.len());
+        let needed = needed_in(superblock, (0, superblock.layout), &own(&superblock.slots));
         let geometry = &superblock.geometry;
         let of_first = (superblock.slots.clone(), own(&superblock.slots));
         let set = MemberSet::new(of_first, label, needed, geometry);
@@ -192,7 +192,7 @@ pub(super) fn parts_over(
     let each = slots.len() / usize::from(lanes);
     let part = |(lane, slots): (u8, &[Slot])| {
         let numbers = group.slots.iter().skip(usize::from(lane) * each).take(each).collect();
-        let needed = needed_in(superblock, group.number, group.layout, each);
+        let needed = needed_in(superblock, (group.number, group.layout), slots);
         let set = first.beside(numbers, slots.to_vec(), needed);
         let composite = layout_over(superblock, Some(group), set)?;
         let lane = (lanes > 1).then_some(lane);
@@ -202,13 +202,11 @@ pub(super) fn parts_over(
 }
 
 /// Returns how many members disk group `number` cannot do without: while none of its segments lies
-/// on the one that it is getting, and that one has not even the fixed regions, as many as before.
-fn needed_in(superblock: &Superblock, number: u8, layout: Layout, width: usize) -> usize {
-    let is_new = superblock.coming_slot().is_some_and(|(of, slot)| {
-        let member = superblock.members.get(slot);
-        of == number && member.is_none_or(|member| !member.is_online())
-    });
-    needed_of(layout, width - usize::from(is_new))
+/// on the one that it is getting, and that one is not counted as online, as many as before.
+fn needed_in(superblock: &Superblock, (number, layout): (u8, Layout), own: &[Slot]) -> usize {
+    let coming = superblock.coming_slot().filter(|(of, _)| *of == number);
+    let is_new = coming.is_some() && own.last().is_none_or(|slot| slot.readable().is_none());
+    needed_of(layout, own.len() - usize::from(is_new))
 }
 
 /// Returns how many members a layout cannot do without (MS3).

@@ -32,6 +32,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use format::disk_group::DiskGroupState;
+use format::geometry::Geometry;
 use format::members::{Layout, MEMBERS_MAX, Member, MemberState};
 use format::reshape::{KeptSegment, Lay, Reshape};
 use format::superblock::Superblock;
@@ -39,6 +41,7 @@ use runtime::planted::{self, Planted};
 
 use super::growth::changes_to_come;
 use super::joining::ReplaceError;
+use super::longer::why_no_more;
 use super::set::{Change, MemberSet, take_table};
 use super::slot::Slot;
 use super::striped::Striped;
@@ -74,7 +77,7 @@ impl Reshaping {
 }
 
 /// What became of segments that were to be moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Moved {
     /// They are in their new places.
     All,
@@ -82,6 +85,22 @@ pub enum Moved {
     Busy,
     /// A member is not online, and nothing is moved without it.
     Away,
+    /// What is to be moved cannot be read.
+    Unread {
+        /// What a member said.
+        cause: String,
+    },
+}
+
+/// By which way segments are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Straight to their new places, which meet nothing that is not moved.
+    Straight,
+    /// One by way of another, by its number in the disk group, that nobody else has.
+    Segment(u64),
+    /// One in which nothing is in use, as far as is known.
+    Free,
 }
 
 /// How a segment is kept; `None`: nothing in it is in use. An error: it cannot be told now.
@@ -145,9 +164,8 @@ impl Changing<'_> {
         Ok(slot)
     }
 
-    /// Moves `segments`, by their numbers in the disk group that is reshaped. `kept_at` is the
-    /// segment that is to keep the first of them meanwhile, if one must. All is durable when this
-    /// returns.
+    /// Moves `segments`, by their numbers in the disk group that is reshaped. All is durable when
+    /// this returns.
     ///
     /// # Errors
     ///
@@ -155,7 +173,7 @@ impl Changing<'_> {
     pub fn move_segments(
         &self,
         segments: Range<u64>,
-        kept_at: Option<u64>,
+        way: Way,
         kind_of: KindOf<'_>,
     ) -> Result<Moved, DeviceError> {
         let volume = self.volume();
@@ -164,9 +182,6 @@ impl Changing<'_> {
             return Ok(Moved::Busy);
         }
         let Some((set, striped)) = volume.reshaped() else { return Ok(Moved::Busy) };
-        if set.view().iter().any(|slot| slot.state != MemberState::Online) {
-            return Ok(Moved::Away);
-        }
         let lay = reshaping.lay;
         let held = start_of(&lay, segments.start)..start_of(&lay, segments.end);
         // RP2.
@@ -175,6 +190,10 @@ impl Changing<'_> {
         if hold.is_none() && !is_planted {
             return Ok(Moved::Busy);
         }
+        // Behind it: from now on who fails is told of the range that is held (MS5).
+        if volume.lacks_to_reshape() {
+            return Ok(Moved::Away);
+        }
         let mut kinds = Vec::new();
         for segment in segments.clone() {
             match kind_of(segment) {
@@ -182,60 +201,19 @@ impl Changing<'_> {
                 Err(Busy) => return Ok(Moved::Busy),
             }
         }
-        let changed = match kept_at {
-            Some(at) => self.move_by_way(&set, &striped, (segments.start, at), &kinds),
-            None => self.move_straight(&set, &striped, &segments, &kinds),
+        let changed = match way {
+            Way::Straight => move_straight(&set, &striped, &segments, &kinds),
+            Way::Free if !kinds.is_empty() => return Ok(Moved::Busy),
+            Way::Free => note(&set, segments.end, None).map(|()| Moved::All),
+            Way::Segment(at) => move_by_way(&set, &striped, (segments.start, at), &kinds),
         };
         if let Some(hold) = hold {
             hold.note_written();
         }
-        changed.map(|()| Moved::All)
-    }
-
-    fn move_straight(
-        &self,
-        set: &Arc<MemberSet>,
-        striped: &Striped,
-        segments: &Range<u64>,
-        kinds: &[(u64, Redundancy)],
-    ) -> Result<(), DeviceError> {
-        let lay = striped.lay_now();
-        for &(segment, kind) in kinds {
-            let bytes = striped.read_to_move(start_of(&lay, segment), kind)?;
-            striped.write_moved(&lay.wide, start_of(&lay, segment), kind, &bytes)?;
+        match changed {
+            Ok(Moved::Unread { .. }) if volume.lacks_to_reshape() => Ok(Moved::Away),
+            changed => changed,
         }
-        if !planted::is(Planted::ReshapeUnflushed) {
-            // CRASH: the new places are durable before the labels name them.
-            set.submit_flush(Purpose::Cleaner).wait()?;
-        }
-        note(set, segments.end, None)
-    }
-
-    /// Moves a segment whose new place meets its old one by way of segment `at` (RP3).
-    fn move_by_way(
-        &self,
-        set: &Arc<MemberSet>,
-        striped: &Striped,
-        (segment, at): (u64, u64),
-        kinds: &[(u64, Redundancy)],
-    ) -> Result<(), DeviceError> {
-        let lay = striped.lay_now();
-        if let Some(&(_, kind)) = kinds.first() {
-            let bytes = striped.read_to_move(start_of(&lay, segment), kind)?;
-            striped.write_moved(
-                &lay.at(start_of(&lay, at)),
-                start_of(&lay, at),
-                Redundancy::Parity,
-                &bytes,
-            )?;
-            set.submit_flush(Purpose::Cleaner).wait()?;
-            let is_pages = kind == Redundancy::Copies;
-            // CRASH: from here on it is read there.
-            note(set, segment, Some(KeptSegment { at, is_pages }))?;
-            striped.write_moved(&lay.wide, start_of(&lay, segment), kind, &bytes)?;
-            set.submit_flush(Purpose::Cleaner).wait()?;
-        }
-        note(set, segment + 1, None)
     }
 
     /// Says that the disk group whose segments have all moved lies as any other, durably. Returns
@@ -254,7 +232,13 @@ impl Changing<'_> {
         // It was kept for this.
         let Ok(edition) = volume.next_edition(0) else { return Ok(None) };
         let mut ended = Ok(());
+        let mut lacks = false;
         set.change(|_, label| {
+            // What it has missed goes by parts of the pool, which change.
+            lacks = set.view().iter().any(|slot| slot.state != MemberState::Online);
+            if lacks {
+                return Change::Nothing;
+            }
             ended = label.end_reshape();
             if ended.is_err() {
                 return Change::Nothing;
@@ -264,6 +248,9 @@ impl Changing<'_> {
             }
             Change::Table
         })?;
+        if lacks {
+            return Ok(None);
+        }
         if let Err(error) = ended {
             tracing::error!(%error, "a disk group cannot be what it has become");
             return Ok(None);
@@ -293,7 +280,10 @@ impl Changing<'_> {
         let bytes = striped.read_kept(start_of(&lay, kept.at))?;
         let kind = if kept.is_pages { Redundancy::Copies } else { Redundancy::Parity };
         if !planted::is(Planted::ReshapeKeptForgotten) {
-            striped.write_moved(&lay.wide, start_of(&lay, segment), kind, &bytes)?;
+            // Who is away learns that it has missed this (MS5).
+            let start = start_of(&lay, segment);
+            let in_flight = set.begin_write(start..start + lay.wide.segment_bytes);
+            striped.write_moved(&lay.wide, (start, kind), &bytes, Some(in_flight))?;
             set.submit_flush(Purpose::Cleaner).wait()?;
         }
         note(&set, segment + 1, None)?;
@@ -355,6 +345,10 @@ impl Volume {
         if label.geometry.reshape.is_some() {
             return Err(AttachError::Reshaped);
         }
+        let added = label.added.iter().find(|group| group.number == number);
+        if added.is_some_and(|group| group.state != DiskGroupState::Online) {
+            return Err(AttachError::Leaving { number });
+        }
         let most = *layout.widths().end();
         if own.len() >= most {
             return Err(AttachError::Wide { number, most });
@@ -382,8 +376,90 @@ impl Volume {
             return Err(AttachError::NoGain { number, segment_bytes });
         }
         self.check_fits(label, beside, device)?;
+        check_growth(label, number)?;
         Ok(number)
     }
+}
+
+/// Refuses a move after which the disk group could not grow.
+fn check_growth(label: &Superblock, number: u8) -> Result<(), AttachError> {
+    let mut coming = label.clone();
+    coming.begin_reshape(number, Member::new([0; 16], 0));
+    let ended = coming.end_reshape().is_ok();
+    let fragments = |geometry: &Geometry| geometry.fragments_in_all();
+    let (gains, limit) = match label.added.iter().find(|group| group.number == number) {
+        None => {
+            let (grown, limit) = coming.geometry.grown(label.geometry.member_bytes());
+            (fragments(&grown) > fragments(&label.geometry), limit)
+        }
+        Some(group) => {
+            let own = coming.added.iter().find(|own| own.number == number);
+            let grown = own.map(|own| coming.geometry.grown_added(own, group.member_bytes));
+            let (bytes, limit) = grown.unwrap_or((0, None));
+            (own.is_some_and(|own| bytes > own.member_bytes), limit)
+        }
+    };
+    match limit {
+        _ if ended && gains => Ok(()),
+        Some(limit) => Err(AttachError::NoNumbers { number, why: why_no_more(limit) }),
+        None => {
+            let segment_bytes = label.geometry.segment_bytes();
+            Err(AttachError::NoGain { number, segment_bytes })
+        }
+    }
+}
+
+fn move_straight(
+    set: &Arc<MemberSet>,
+    striped: &Striped,
+    segments: &Range<u64>,
+    kinds: &[(u64, Redundancy)],
+) -> Result<Moved, DeviceError> {
+    let lay = striped.lay_now();
+    for &(segment, kind) in kinds {
+        let start = start_of(&lay, segment);
+        let bytes = match striped.read_to_move(start, kind) {
+            Ok(bytes) => bytes,
+            Err(error) => return Ok(unread(&error)),
+        };
+        striped.write_moved(&lay.wide, (start, kind), &bytes, None)?;
+    }
+    if !planted::is(Planted::ReshapeUnflushed) {
+        // CRASH: the new places are durable before the labels name them.
+        set.submit_flush(Purpose::Cleaner).wait()?;
+    }
+    note(set, segments.end, None)?;
+    Ok(Moved::All)
+}
+
+/// Moves a segment whose new place meets its old one by way of segment `at` (RP3).
+fn move_by_way(
+    set: &Arc<MemberSet>,
+    striped: &Striped,
+    (segment, at): (u64, u64),
+    kinds: &[(u64, Redundancy)],
+) -> Result<Moved, DeviceError> {
+    let lay = striped.lay_now();
+    if let Some(&(_, kind)) = kinds.first() {
+        let (start, copy) = (start_of(&lay, segment), start_of(&lay, at));
+        let bytes = match striped.read_to_move(start, kind) {
+            Ok(bytes) => bytes,
+            Err(error) => return Ok(unread(&error)),
+        };
+        striped.write_moved(&lay.at(copy), (copy, Redundancy::Parity), &bytes, None)?;
+        set.submit_flush(Purpose::Cleaner).wait()?;
+        let is_pages = kind == Redundancy::Copies;
+        // CRASH: from here on it is read there.
+        note(set, segment, Some(KeptSegment { at, is_pages }))?;
+        striped.write_moved(&lay.wide, (start, kind), &bytes, None)?;
+        set.submit_flush(Purpose::Cleaner).wait()?;
+    }
+    note(set, segment + 1, None)?;
+    Ok(Moved::All)
+}
+
+fn unread(error: &DeviceError) -> Moved {
+    Moved::Unread { cause: error.to_string() }
 }
 
 /// Returns the first byte of a segment of a disk group, in bytes of that.

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use format::members::MemberState;
+use format::stripes::Stripes;
 use runtime::planted::{self, Planted};
 
-use super::{Part, Striped};
+use super::{Part, Striped, parts_of};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes};
 use crate::volume::composite::{Healed, Verify};
@@ -15,13 +16,11 @@ use crate::volume::set::View;
 use crate::volume::slot::Slot;
 
 impl Striped {
-    /// Returns where copy `copy` of parts, from byte `start` of the pool on, lies: member and byte
-    /// of each; `None`: no page can be
-    /// there.
-    fn copy_of(&self, copy: usize, start: u64, parts: &[Part]) -> Option<Vec<(usize, u64)>> {
+    /// Returns where copy `copy` of parts is, which lie as `stripes` say: member and byte of each;
+    /// `None`: no page can be there.
+    fn copy_of(stripes: &Stripes, copy: usize, parts: &[Part]) -> Option<Vec<(usize, u64)>> {
         let first = |part: &Part| Some((part.place.member, part.place.member_offset));
-        let stripes = parts.first().map(|part| self.at(start + to_u64(part.at)));
-        let second = |part: &Part| stripes.and_then(|it| it.second_copy(&part.place));
+        let second = |part: &Part| stripes.second_copy(&part.place);
         match copy {
             0 => parts.iter().map(first).collect(),
             1 => parts.iter().map(second).collect(),
@@ -64,8 +63,9 @@ impl Striped {
         offset: u64,
         length_bytes: usize,
     ) -> Option<Result<AlignedBuffer, DeviceError>> {
-        let parts = self.parts(offset, length_bytes);
-        let copies = (0..2).filter_map(|copy| self.copy_of(copy, offset, &parts));
+        let stripes = self.at(offset);
+        let parts = parts_of(&stripes, offset, length_bytes);
+        let copies = (0..2).filter_map(|copy| Striped::copy_of(&stripes, copy, &parts));
         let view = self.set.view();
         copies.filter_map(|at| self.read_pages_at(purpose, &view, &parts, &at)).nth(copy)
     }
@@ -126,11 +126,12 @@ impl Striped {
         range: Range<u64>,
         verify: Verify<'_>,
     ) -> Result<Healed, DeviceError> {
-        let parts = self.parts(range.start, to_usize(range.end - range.start));
-        let start = range.start;
-        let hold = self.set.try_hold(range);
+        // Behind the hold: who moves a segment has one. Where somebody is at it nothing is written.
+        let hold = self.set.try_hold(range.clone());
+        let stripes = self.at(range.start);
+        let parts = parts_of(&stripes, range.start, to_usize(range.end - range.start));
         let (mut healed, mut bad, mut error) = (Healed::default(), Vec::new(), None);
-        for at in (0..2).filter_map(|copy| self.copy_of(copy, start, &parts)) {
+        for at in (0..2).filter_map(|copy| Striped::copy_of(&stripes, copy, &parts)) {
             match self.read_pages_at(purpose, view, &parts, &at) {
                 Some(Ok(bytes)) if verify(&bytes) => {
                     healed.good += 1;
@@ -173,15 +174,19 @@ impl Striped {
         verify: Verify<'_>,
     ) -> Result<Healed, DeviceError> {
         let length_bytes = to_usize(range.end - range.start);
-        let parts = self.parts(range.start, length_bytes);
-        let (Some(first), Some(last)) = (parts.first(), parts.last()) else {
-            return Ok(Healed::default());
+        let rows_in = |stripes: &Stripes| {
+            let parts = parts_of(stripes, range.start, length_bytes);
+            let (first, last) = (parts.first()?.place.row, parts.last()?.place.row);
+            Some((stripes.row_start(first)..stripes.row_start(last + 1), parts))
         };
+        let before = self.at(range.start);
+        let Some((rows, _)) = rows_in(&before) else { return Ok(Healed::default()) };
         // Whoever writes one of the units writes the whole row.
-        let source = self.source_of(purpose, view, range.start);
-        let stripes = &source.stripes;
-        let rows = stripes.row_start(first.place.row)..stripes.row_start(last.place.row + 1);
         let hold = self.set.try_hold(rows);
+        let source = self.source_of(purpose, view, range.start);
+        // Moved just now: where it is nobody holds it.
+        let hold = hold.filter(|_| source.stripes == before);
+        let Some((_, parts)) = rows_in(&source.stripes) else { return Ok(Healed::default()) };
         let shares = source.read_shares(source.range_of(&parts));
         let mut whole = AlignedBuffer::zeroed(length_bytes);
         let (mut healed, mut error, mut rebuilt) = (Healed::default(), None, Vec::new());

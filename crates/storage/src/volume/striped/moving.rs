@@ -5,8 +5,9 @@ use format::reshape::Lay;
 use format::stripes::Stripes;
 
 use super::Striped;
-use crate::convert::to_usize;
+use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Purpose, Redundancy, SharedBytes};
+use crate::volume::ranges::InFlight;
 
 impl Striped {
     /// Returns how segments lie now.
@@ -43,29 +44,46 @@ impl Striped {
 
     /// Reads the segment at byte `start`, which keeps another, whoever is away.
     pub(in crate::volume) fn read_kept(&self, start: u64) -> Result<AlignedBuffer, DeviceError> {
-        let buffer = AlignedBuffer::for_reading(to_usize(self.stripes.segment_bytes));
-        let done = self.submit_read(Purpose::Cleaner, start, buffer).wait()?;
-        Ok(done.buffer.expect("a read returns its buffer"))
+        let read = |offset: u64, length_bytes: usize| {
+            let buffer = AlignedBuffer::for_reading(length_bytes);
+            let done = self.submit_read(Purpose::Cleaner, offset, buffer).wait()?;
+            Ok(done.buffer.expect("a read returns its buffer"))
+        };
+        let length_bytes = to_usize(self.stripes.segment_bytes);
+        let whole = read(start, length_bytes);
+        if whole.is_ok() {
+            return whole;
+        }
+        // One bad sector must not stand for its neighbours.
+        let mut bytes = AlignedBuffer::zeroed(length_bytes);
+        let mut found = whole;
+        for at in (0..length_bytes).step_by(PAGE_BYTES) {
+            if let Ok(page) = read(start + to_u64(at), PAGE_BYTES) {
+                bytes[at..at + PAGE_BYTES].copy_from_slice(&page);
+                found = Ok(AlignedBuffer::zeroed(0));
+            }
+        }
+        found.map(|_| bytes)
     }
 
     /// Writes the bytes of a segment to where `stripes` say, not yet durable.
     pub(in crate::volume) fn write_moved(
         &self,
         stripes: &Stripes,
-        start: u64,
-        kind: Redundancy,
+        (start, kind): (u64, Redundancy),
         bytes: &AlignedBuffer,
+        in_flight: Option<InFlight>,
     ) -> Result<(), DeviceError> {
         match kind {
             Redundancy::Parity => {
                 let data = vec![SharedBytes::from(AlignedBuffer::copy_of(bytes))];
-                self.write_rows(stripes, Purpose::Cleaner, (start, data), None).wait()?;
+                self.write_rows(stripes, Purpose::Cleaner, (start, data), in_flight).wait()?;
             }
             Redundancy::Copies => {
                 // Pages lie in the first half.
                 let half = bytes.len() / 2;
                 let data = vec![SharedBytes::from(AlignedBuffer::copy_of(&bytes[..half]))];
-                self.write_copies(stripes, Purpose::Cleaner, (start, &data), None).wait()?;
+                self.write_copies(stripes, Purpose::Cleaner, (start, &data), in_flight).wait()?;
             }
         }
         Ok(())
