@@ -1,6 +1,6 @@
 //! A mirror from end to end: made, opened, written, with a member lost and without it.
 
-use engine::OpenError;
+use engine::{OpenError, Pool};
 use format::members::{Layout, MemberState};
 use runtime::clock::ManualClock;
 use storage::device::sim::{Fault, FaultPlan, Image};
@@ -123,4 +123,22 @@ fn a_larger_member_is_used_as_far_as_the_smallest_goes() {
     let larger = reopened(&devices, &[1]);
     let pool = open(&larger).expect("it has its own labels at its own end");
     assert_eq!(get(&pool, "file").as_deref(), Some(&b"content"[..]));
+}
+
+/// Goal: a member that is not there is known by no path at which others are, as whoever opens the
+/// pool says; one that is there keeps its own, and what the labels keep says so too.
+#[test]
+fn one_that_is_not_there_has_no_path_of_another() {
+    let paths = |pool: &Pool| -> Vec<String> {
+        let members = pool.members().into_iter();
+        members.map(|it| String::from_utf8_lossy(&it.member.path).into_owned()).collect()
+    };
+    let devices = reopened(&new_mirror(3), &[0, 1]);
+    let pool = open(&devices).expect("two of three");
+    assert_eq!(paths(&pool), ["/sim/d0", "/sim/d1", "/sim/d2"]);
+    let others = ["/sim/d2", "/sim/d1", "/sim/d9"].map(|path| path.as_bytes().to_vec());
+    pool.forget_paths(&others).expect("the labels are written");
+    assert_eq!(paths(&pool), ["/sim/d0", "/sim/d1", ""]);
+    let label = read_superblock(devices[0].as_ref()).expect("it has one").current;
+    assert_eq!(label.members[2].path, b"");
 }

@@ -244,6 +244,7 @@ impl Backend for EngineBackend {
             pool = open_pool(options, found.opening());
         }
         let pool = pool.map_err(|error| cannot_start(path, error))?;
+        pool.forget_paths(&found.others).map_err(|error| failed(path, error))?;
         let OpenOptions { is_read_only, commit_interval, .. } = *options;
         let mode = Mode { is_read_only, commit_interval };
         let mut served = Served::start(path.clone(), found.files, mode, pool);

@@ -159,7 +159,8 @@ fn the_one(devices: Vec<DeviceFacts>, name: &str) -> Result<Option<DeviceFacts>,
 }
 
 fn is_called(device: &DeviceFacts, name: &str) -> bool {
-    device.path == name || device.id == name || device.slot.to_string() == name
+    // Of some the path is not known.
+    !name.is_empty() && device.path == name || device.id == name || device.slot.to_string() == name
 }
 
 pub(super) fn is_spare(device: &DeviceFacts) -> bool {

@@ -28,6 +28,8 @@ const FOLDER_FILES_MAX: usize = 1024;
 /// The devices of one pool, the one that was named first.
 pub(super) struct FoundDevices {
     pub(super) files: Vec<(PathBuf, Arc<FileDevice>)>,
+    /// Paths at which others are now than those that the labels know there and that were not found.
+    pub(super) others: Vec<Vec<u8>>,
     accepts_missing: bool,
 }
 
@@ -89,7 +91,7 @@ pub(super) fn find(
     let device = open_device_with(path, options)?;
     let accepts_missing = members.accepts_missing;
     let files = vec![(path.to_owned(), device)];
-    let mut found = FoundDevices { files, accepts_missing };
+    let mut found = FoundDevices { files, others: Vec::new(), accepts_missing };
     // What the user names must be there.
     for hint in &members.hints {
         std::fs::metadata(hint).map_err(|error| {
@@ -139,6 +141,7 @@ pub(super) fn find(
     if let Some((_, error)) = unopened.into_iter().find(|(label, _)| search.wants(label)) {
         return Err(error);
     }
+    found.others = search.others(&found.files, &mut looks);
     // An older label may have led to a device that the newest does not know: what the user has not
     // named is of no pool then. A crash in the middle of an update leaves that.
     let is_listed = |device: &Arc<FileDevice>| {
@@ -239,6 +242,29 @@ impl Search {
     /// Whether a label is of this pool.
     fn is_of_pool(&self, label: &Superblock) -> bool {
         label.pool_id == self.label.pool_id
+    }
+
+    /// Returns the paths of members and spares that were not found at which others are now: one of
+    /// `files` by another name, or one whose label says so. Where a blank device is now the path is
+    /// kept: that is how the place of a disk is called that was exchanged.
+    fn others(&self, files: &[(PathBuf, Arc<FileDevice>)], looks: &mut Looks) -> Vec<Vec<u8>> {
+        let members = self.label.members.iter().filter(|member| !member.is_gone());
+        let members = members.map(|member| (member.id, &member.path));
+        let spares = self.label.spares.iter().map(|spare| (spare.id, &spare.path));
+        let absent = members.chain(spares).filter(|(id, _)| !self.found.contains(id));
+        let mut is_other = |id: [u8; 16], path: &[u8]| {
+            let path = Path::new(std::ffi::OsStr::from_bytes(path));
+            let Some(number) = number_of(path) else { return false };
+            if files.iter().any(|(file, _)| number_of(file) == Some(number)) {
+                return true;
+            }
+            match looks.at(path) {
+                Seen::Label(label) => !self.is_of_pool(&label) || label.device_id() != id,
+                Seen::NoLabel => false,
+            }
+        };
+        let known = absent.filter(|(_, path)| !path.is_empty());
+        known.filter(|(id, path)| is_other(*id, path)).map(|(_, path)| path.clone()).collect()
     }
 
     /// Whether a label is of a member that is missing so far. One of another history is wanted too:
@@ -385,6 +411,30 @@ mod tests {
         let error = search_from(&path("d0")).err().expect("it is in use").to_string();
         assert!(error.contains("/d1"), "{error}");
         drop(in_use);
+        std::fs::remove_dir_all(&folder).expect("it is ours");
+    }
+
+    /// Goal: where a stranger lies at the path of a member that is not there, the path is not
+    /// believed; where a blank device does it is.
+    #[test]
+    fn a_path_at_which_a_stranger_is_now_is_not_believed() {
+        let folder = mirror_in("strangers");
+        let path = |name: &str| folder.join(name);
+        std::fs::remove_file(path("d1")).expect("it is ours");
+        let others = || search_from(&path("d0")).expect("one of two").others;
+        assert!(others().is_empty());
+        std::fs::write(path("d1"), vec![0; 10 << 20]).expect("there is room");
+        assert!(others().is_empty());
+        std::fs::remove_file(path("d1")).expect("it is ours");
+        let stranger: SharedDevice =
+            FileDevice::create(&path("d1"), 10 << 20, FileOptions::default()).expect("a file");
+        let options = CreateOptions::new(10 << 20, [9; 64]);
+        Pool::create(&stranger, &ManualClock::new(), &options).expect("it fits");
+        let known = path("d1").as_os_str().as_bytes().to_vec();
+        assert_eq!(others(), [known.clone()]);
+        std::fs::remove_file(path("d1")).expect("it is ours");
+        std::os::unix::fs::symlink(path("d0"), path("d1")).expect("a link");
+        assert_eq!(others(), [known]);
         std::fs::remove_dir_all(&folder).expect("it is ours");
     }
 

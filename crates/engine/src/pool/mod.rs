@@ -16,6 +16,7 @@ mod filesets;
 mod in_use;
 mod members;
 mod moving;
+mod paths;
 mod placement;
 mod quotas;
 mod serve;

@@ -126,6 +126,32 @@ pub(super) fn blank_label(device: &SharedDevice) -> Result<(), DeviceError> {
 }
 
 impl MemberSet {
+    /// Members and spares that are not there were at none of `paths` last, as far as the labels
+    /// tell from now on: others are there.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that the layout needs: the pool must stop writing.
+    pub fn forget_paths(&self, paths: &[Vec<u8>]) -> Result<(), DeviceError> {
+        self.change(|slots, label| {
+            let is_absent = |at: &usize| slots.get(*at).is_none_or(|slot| slot.device.is_none());
+            let members = label.members.iter_mut().enumerate().filter(|(at, _)| is_absent(at));
+            let is_other = |path: &[u8]| paths.iter().any(|other| other == path);
+            let mut change = Change::Nothing;
+            for (_, member) in members.filter(|(_, member)| is_other(&member.path)) {
+                member.set_path(&[]);
+                change = Change::Table;
+            }
+            for spare in label.spares.iter_mut().filter(|spare| is_other(&spare.path)) {
+                if self.spares.get(spare.id).is_none() {
+                    spare.set_path(&[]);
+                    change = Change::Table;
+                }
+            }
+            change
+        })
+    }
+
     /// Returns the spares that the labels list, each with whether it is there.
     #[must_use]
     pub fn spares(&self) -> Vec<(Spare, bool)> {
