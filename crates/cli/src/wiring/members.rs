@@ -431,7 +431,7 @@ mod tests {
         let options = CreateOptions::new(10 << 20, [9; 64]);
         Pool::create(&stranger, &ManualClock::new(), &options).expect("it fits");
         let known = path("d1").as_os_str().as_bytes().to_vec();
-        assert_eq!(others(), [known.clone()]);
+        assert_eq!(others(), std::slice::from_ref(&known));
         std::fs::remove_file(path("d1")).expect("it is ours");
         std::os::unix::fs::symlink(path("d0"), path("d1")).expect("a link");
         assert_eq!(others(), [known]);
