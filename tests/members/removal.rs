@@ -3,13 +3,15 @@
 
 use engine::vnode::api::{Caller, FileSystem};
 use engine::{DiskGroupError, Pool};
+use format::disk_group::ADDED_GROUPS_OFFSET;
 use format::fileset::{FilesetName, NamePart};
 use format::members::Layout;
 use runtime::prng::Prng;
 use runtime::sync::Mutex;
 use runtime::sync::sim::{Scheduler, current, sleep_until};
 use storage::device::sim::{Fault, FaultPlan, Image, Recording};
-use storage::device::{Device, Purpose, RequestKind};
+use storage::device::{AlignedBuffer, Device, Purpose, RequestKind};
+use storage::pool::read_superblock;
 
 use super::groups::{check_all, content, group_of, groups, labelled, new_pool};
 use super::{Devices, POOL_BYTES, devices_of, get, open, put};
@@ -193,6 +195,53 @@ fn a_disk_group_between_others_goes() {
         assert!(get(&pool, &name(file)) == Some(content(file, 1, FILE_BYTES)), "file {file}");
     }
     assert!(get(&pool, "later") == Some(content(1, 2, FILE_BYTES)), "what was written later");
+}
+
+/// Goal: of a disk group on a disk that rots all that can be read is moved, however many segments
+/// have something that cannot; the job stops then and says so.
+#[test]
+fn segments_that_cannot_be_emptied_keep_no_others() {
+    const ROTTEN: usize = 36;
+    const BLOCK: usize = 16 << 10;
+    let devices = new_pool(Layout::Single, 1, 1, 3 * POOL_BYTES);
+    let pool = open(&devices[..1]).expect("it was closed");
+    pool.tick().expect("nothing fails");
+    pool.add_disk_group(&group_of(&devices, Layout::Single, &[1])).expect("it fits");
+    for file in 0..4 * FILES {
+        put(&pool, &name(file), &content(file, 1, FILE_BYTES)).expect("there is room");
+    }
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let pool = open(&devices).expect("it was closed");
+    let label = read_superblock(devices[0].as_ref()).expect("it has one").current;
+    let geometry = label.geometry;
+    let front = u64::from(geometry.front_segments(geometry.added[0].first));
+    let of_group = geometry.group_bytes() / geometry.segment_bytes();
+    let data = (0..).filter(|segment| segment % of_group >= front);
+    for segment in data.take(ROTTEN) {
+        let at = ADDED_GROUPS_OFFSET + segment * geometry.segment_bytes();
+        devices[1].write(Purpose::Data, at, AlignedBuffer::zeroed(4096)).expect("in range");
+    }
+    let before = groups(&pool)[1].used_bytes;
+    assert!(before > 3 << 20, "{before}");
+    for file in (0..4 * FILES).filter(|file| file % 3 > 0) {
+        // Room for what moves.
+        let _ = pool.unlink(&Caller::root(), pool.root(), name(file).as_bytes(), None);
+    }
+    (0..8).for_each(|_| pool.tick().expect("nothing fails"));
+    pool.remove_disk_group(1).expect("the first has room");
+    for _ in 0..500 {
+        pool.tick().expect("nothing fails");
+        if pool.jobs().iter().any(|job| job.failure.is_some()) {
+            break;
+        }
+    }
+    let jobs = pool.jobs();
+    let failure = jobs.iter().find_map(|job| job.failure.clone()).expect("it stops, and says so");
+    assert!(failure.contains("cannot be moved"), "{failure}");
+    let left: usize = failure.split(' ').find_map(|word| word.parse().ok()).expect("a number");
+    println!("{before} bytes in use, {left} left: {failure}");
+    assert!(left > 8 * BLOCK && left <= ROTTEN * BLOCK, "{left} bytes are left of {before}");
 }
 
 /// Goal: what does not fit elsewhere, the first disk group and none are refused before anything

@@ -1,7 +1,11 @@
 //! What one member does not give is read from the others, and written to it again; one that does
 //! not give much is left behind.
 
+use std::sync::Arc;
+
+use engine::{OpenOptions, Pool};
 use format::members::MemberState;
+use runtime::clock::ManualClock;
 use storage::device::sim::{Fault, FaultPlan};
 use storage::device::{AlignedBuffer, Device, Purpose, RequestKind};
 use storage::volume::{Opening, Volume};
@@ -93,18 +97,22 @@ fn a_member_that_fails_too_many_reads_is_failed() {
         pool.close().expect("nothing fails");
         drop(pool);
         let devices = reopened(&devices, &(0..count).collect::<Vec<_>>());
-        let pool = open(&devices).expect("all are there");
+        let clock = Arc::new(ManualClock::new());
+        let opening = Opening { devices: shared(&devices), accepts_missing: false };
+        let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
+        let own = Arc::<ManualClock>::clone(&clock);
+        let pool = Pool::open_members(opening, own, options).expect("all are there");
         let faults = vec![Fault::Fail { kind: RequestKind::Read, nth: 0, persists: true }];
         devices[1].arm(FaultPlan { faults });
         for round in 0.. {
             assert!(get(&pool, "f").as_deref() == Some(&content[..]), "{what}");
-            let errors = pool.members()[1].counts.read_errors;
+            clock.advance_ns(1_000_000_000);
             pool.tick().expect("nothing fails");
             if states(&pool)[1] != MemberState::Online {
-                assert!(errors > 60, "{what}: after {errors}");
+                assert!(round >= 60, "{what}: after {round} seconds");
                 break;
             }
-            assert!(errors <= 60 && round < 100, "{what}: {errors} in round {round}");
+            assert!(round <= 61, "{what}: round {round}");
         }
         assert_eq!(states(&pool)[1], MemberState::Failed, "{what}");
         assert!(get(&pool, "f").as_deref() == Some(&content[..]), "{what}");

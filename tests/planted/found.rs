@@ -429,6 +429,8 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "removal::a_cut_while_a_group_is_removed_loses_nothing_and_it_goes_on",
     ),
+    ("SameSegmentsTried", "members", "removal::segments_that_cannot_be_emptied_keep_no_others"),
+    ("BadBlockKeepsSegment", "members", "removal::segments_that_cannot_be_emptied_keep_no_others"),
     ("ReshapeKeepsNothing", "members", "reshape::a_cut_at_any_moment_of_a_move_loses_nothing"),
     ("ReshapeUnflushed", "members", "reshape::a_cut_at_any_moment_of_a_move_loses_nothing"),
     ("ReshapeKeptForgotten", "members", "reshape::a_cut_at_any_moment_of_a_move_loses_nothing"),

@@ -350,8 +350,8 @@ fn is_half(newest: &Superblock, own: &Superblock) -> bool {
     let known = |member: &Member| own.members.iter().find(|own| own.id == member.id);
     let is_away = |own: &Member| matches!(own.state, MemberState::Missing | MemberState::Failed);
     let mut online = newest.members.iter().filter(|member| member.is_online()).filter_map(known);
-    let first = online.next();
-    first.is_some_and(is_away) && online.all(is_away)
+    // One that knows none of them, for it was taken apart from them, is a half as well.
+    online.all(is_away)
 }
 
 /// Judges a device that is to come back to a pool: returns the slot of the member that it is.

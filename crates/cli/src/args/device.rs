@@ -16,6 +16,7 @@ use crate::size::ByteSize;
                         holdfast device add d0.hf /dev/sdb\n  \
                         holdfast device grow d0.hf\n  \
                         holdfast device add d0.hf /dev/sdb --mirror d0.hf --wait\n  \
+                        holdfast device add d0.hf /dev/sde --raid5 d0.hf --wait\n  \
                         holdfast device remove d0.hf /dev/sdb --wait\n  \
                         holdfast device remove d0.hf d1.hf --accept-no-redundancy\n\n\
                         POOL is any device of the pool, or a directory that it is mounted on. A \
@@ -88,8 +89,9 @@ pub(crate) enum DeviceCommand {
                             holdfast device add d0.hf spare.hf --spare\n  \
                             holdfast device add d0.hf /dev/sdf --spare --force\n\n\
                             A pool of single devices gets one more of them, a disk group of its \
-                            own (`group list`): data\ngoes there too from now on. In a pool with \
-                            redundancy that must be said: `group add`.\n\n\
+                            own (`group list`): data\ngoes there too from now on. A pool that is \
+                            one raid5 gets it as with --raid5. In others with\nredundancy it must \
+                            be said: `group add`, --mirror, --raid5.\n\n\
                             With --mirror OLD it becomes a copy more of the disk group of OLD: a \
                             single becomes a\nmirror of two, a mirror of two one of three. It gets \
                             every write from now on, a job copies\nthe rest, and until it has all \

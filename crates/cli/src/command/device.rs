@@ -19,6 +19,8 @@ const SINGLE: &str = "single";
 /// That of one whose devices hold the same.
 const MIRROR: &str = "mirror";
 
+/// That of one with parity.
+const RAID5: &str = "raid5";
 /// How the name of the job begins that spreads a raid5 over a device more.
 const SPREADING: &str = "spreading ";
 
@@ -61,15 +63,13 @@ pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> 
             let done = attach(&at, (old, device, true), (size_bytes, *wait, *force), output);
             at.finish(done)?;
         }
-        DeviceCommand::Add { device, spare: false, size, force, .. } => {
-            let done = add_for_data(&at, device, *size, *force);
-            let group = at.finish(done)?;
-            let line = format!(
-                "{} is disk group {group} of {pool}",
-                printable(&device.display().to_string())
-            );
-            let facts = json!({ "added": device, "as": "group", "group": group, "pool": pool });
-            output.fact(&line, &facts);
+        DeviceCommand::Add { device, spare: false, size, wait, force, .. } => {
+            let done = add(&at, device, (*size, *wait, *force), output);
+            if let Some(group) = at.finish(done)? {
+                let path = printable(&device.display().to_string());
+                let facts = json!({ "added": device, "as": "group", "group": group, "pool": pool });
+                output.fact(&format!("{path} is disk group {group} of {pool}"), &facts);
+            }
         }
         DeviceCommand::Add { device, force, .. } => {
             let device = std::path::absolute(device)?;
@@ -92,6 +92,30 @@ pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> 
     Ok(exit::DONE)
 }
 
+/// Returns a member of the raid5 that is all of a pool: a device that is added goes there. `None`:
+/// the pool is another.
+fn one_raid5(at: &Controlled) -> anyhow::Result<Option<String>> {
+    let groups = at.groups()?;
+    let one = groups.first().filter(|group| groups.len() == 1 && group.kind == RAID5);
+    Ok(one.and_then(|group| group.slots.first()).map(u64::to_string))
+}
+
+/// Adds a device where it belongs: to the raid5 that the pool is, or as a disk group of its own, of
+/// which it returns the number.
+fn add(
+    at: &Controlled,
+    device: &Path,
+    (size, must_wait, is_forced): (Option<ByteSize>, bool, bool),
+    output: &Output,
+) -> anyhow::Result<Option<u64>> {
+    let Some(old) = one_raid5(at)? else {
+        return add_for_data(at, device, size, is_forced).map(Some);
+    };
+    let size_bytes = size.map(|size| size.0);
+    attach(at, (&old, device, true), (size_bytes, must_wait, is_forced), output)?;
+    Ok(None)
+}
+
 /// Adds a device as a disk group of its own; returns the number of that.
 fn add_for_data(
     at: &Controlled,
@@ -105,8 +129,9 @@ fn add_for_data(
         anyhow::bail!(
             "{pool}: disk group {} is a {}, and this would be a disk group of one device, without \
              redundancy: if the pool is to have one, say so (`holdfast group add {pool} \
-             single:{}`); or make it a copy more of a mirror (`device add --mirror OLD`), or keep \
-             it as a spare (`device add --spare`)",
+             single:{}`); or make it a copy more of a mirror (`device add --mirror OLD`), spread \
+             a raid5 over it (`device add --raid5 OLD`), or keep it as a spare (`device add \
+             --spare`)",
             group.number,
             group.kind,
             printable(&device.display().to_string())
@@ -171,7 +196,7 @@ fn attach(
     let path = device.display().to_string();
     let beside = named(old);
     at.ask(&Request::DeviceAttach { beside, device, size_bytes, is_forced, is_spread })?;
-    let kind = if is_spread { "raid5" } else { MIRROR };
+    let kind = if is_spread { RAID5 } else { MIRROR };
     let facts = json!({ "added": path, "as": kind, "beside": old });
     let words = match is_spread {
         true => "a job spreads what there is over it, and then there is more room",

@@ -9,11 +9,15 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use format::geometry::{Geometry, POOL_BYTES_MIN, SUPERBLOCK_COPIES};
-use format::superblock::{MAGIC, SUPERBLOCK_BYTES, Superblock};
+use format::superblock::{MAGIC, SUPERBLOCK_BYTES, Superblock, without_rest};
 use storage::device::IO_ALIGN_BYTES;
 
 /// How long a look may take: a disk that spins up answers by then.
 const LOOK_DEADLINE: Duration = Duration::from_secs(15);
+/// The same at a path that a label names: a disk that has slept for long answers by then.
+const LABELLED_DEADLINE: Duration = Duration::from_secs(30);
+/// Bytes at the front of a device that a partition table or a file system has something in.
+const FRONT_BYTES: usize = 2048;
 /// Looks that may be overdue before no more are begun: each keeps a thread, and its deadline.
 const OVERDUE_MAX: usize = 4;
 
@@ -33,9 +37,13 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// Looks at `path`.
-    pub(super) fn at(&mut self, path: &Path) -> Seen {
-        self.within(LOOK_DEADLINE, path, newest_label)
+    /// Looks at `path`, which a label names, or one does not.
+    pub(super) fn at(&mut self, path: &Path, is_labelled: bool) -> Seen {
+        if self.overdue >= OVERDUE_MAX && !is_labelled {
+            return Seen::NoLabel;
+        }
+        let deadline = if is_labelled { LABELLED_DEADLINE } else { LOOK_DEADLINE };
+        self.within(deadline, path, newest_label)
     }
 
     fn within(
@@ -44,9 +52,6 @@ impl Looks {
         path: &Path,
         look: impl FnOnce(&Path) -> Option<Superblock> + Send + 'static,
     ) -> Seen {
-        if self.overdue >= OVERDUE_MAX {
-            return Seen::NoLabel;
-        }
         let (sender, receiver) = mpsc::channel();
         let own = path.to_owned();
         let looking = std::thread::Builder::new().name("look".to_owned());
@@ -77,7 +82,19 @@ fn newest_label(path: &Path) -> Option<Superblock> {
         return label_at(&file, 0, 0);
     }
     let label = |copy| label_at(&file, Geometry::superblock_offset(size_bytes, copy), copy);
+    // A disk that something else was put on may have copies between what that has.
+    if is_anothers(&file) {
+        return None;
+    }
     (0..SUPERBLOCK_COPIES).filter_map(label).max_by_key(|label| label.sequence)
+}
+
+/// Whether a device begins with what is neither a label nor blank; one that cannot be read there
+/// does not.
+fn is_anothers(file: &File) -> bool {
+    let mut front = [0; FRONT_BYTES];
+    let is_read = file.read_exact_at(&mut front, 0).is_ok();
+    is_read && !front.starts_with(&MAGIC) && front.iter().any(|byte| *byte != 0)
 }
 
 fn label_at(file: &File, offset: u64, copy: u16) -> Option<Superblock> {
@@ -88,11 +105,15 @@ fn label_at(file: &File, offset: u64, copy: u16) -> Option<Superblock> {
     }
     let mut bytes = [0; SUPERBLOCK_BYTES];
     file.read_exact_at(&mut bytes, offset).ok()?;
-    Superblock::decode(&bytes, copy).ok()
+    Superblock::decode(&without_rest(bytes), copy).ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use engine::{CreateOptions, Pool};
+    use runtime::clock::ManualClock;
+    use storage::device::{FileDevice, FileOptions, SharedDevice};
+
     use super::*;
 
     /// Goal: what does not answer holds a search up for a bounded time: after some of it nothing is
@@ -108,9 +129,28 @@ mod tests {
             let seen = looks.within(Duration::from_millis(1), Path::new("/dev/hangs"), hangs);
             assert!(matches!(seen, Seen::NoLabel));
         }
-        let asked = |_: &Path| -> Option<Superblock> { panic!("nothing is looked at any more") };
-        let seen = looks.within(Duration::from_secs(1), Path::new("/dev/sda"), asked);
-        assert!(matches!(seen, Seen::NoLabel));
         assert_eq!(looks.overdue, OVERDUE_MAX);
+        let folder = std::env::temp_dir().join(format!("holdfast-look-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("there is room");
+        let path = folder.join("d");
+        let device = FileDevice::create(&path, 10 << 20, FileOptions::default());
+        let device: SharedDevice = device.expect("a file");
+        let options = CreateOptions::new(10 << 20, [9; 64]);
+        Pool::create(&device, &ManualClock::new(), &options).expect("it fits");
+        assert!(matches!(looks.at(&path, false), Seen::NoLabel), "nothing is looked at any more");
+        assert!(matches!(looks.at(&path, true), Seen::Label(_)), "but where a label says");
+        // What a longer label has left behind a short one is no part of it.
+        let file = FileOpenOptions::new().write(true).open(&path).expect("it is ours");
+        for copy in 0..SUPERBLOCK_COPIES {
+            let behind = Geometry::superblock_offset(10 << 20, copy) + 4096;
+            file.write_all_at(&[0xa5; SUPERBLOCK_BYTES - 4096], behind).expect("there is room");
+        }
+        assert!(matches!(looks.at(&path, true), Seen::Label(_)), "its head says all");
+        // Its first copy alone is bad; then something else begins there.
+        file.write_all_at(&[0; 4096], 0).expect("there is room");
+        assert!(matches!(looks.at(&path, true), Seen::Label(_)), "another copy says it");
+        file.write_all_at(&[0x55, 0xaa], 510).expect("there is room");
+        assert!(matches!(looks.at(&path, true), Seen::NoLabel), "it is somebody else's by now");
+        std::fs::remove_dir_all(&folder).expect("it is ours");
     }
 }

@@ -118,7 +118,8 @@ pub(super) fn find(
         if search.is_full() || !search.is_new(&candidate) {
             continue;
         }
-        let Seen::Label(label) = looks.at(&candidate) else { continue };
+        let is_labelled = search.is_labelled(&candidate);
+        let Seen::Label(label) = looks.at(&candidate, is_labelled) else { continue };
         if !search.is_of_pool(&label) || !search.wants(&label) {
             continue;
         }
@@ -138,7 +139,8 @@ pub(super) fn find(
     }
     // Another name of the same device may have been opened; one that is in use may be written to
     // by somebody else, and the pool must not go on without it.
-    if let Some((_, error)) = unopened.into_iter().find(|(label, _)| search.wants(label)) {
+    let is_needed = |label: &Superblock| search.wants(label) && !search.is_away(label);
+    if let Some((_, error)) = unopened.into_iter().find(|(label, _)| is_needed(label)) {
         return Err(error);
     }
     found.others = search.others(&found.files, &mut looks);
@@ -208,6 +210,20 @@ impl Search {
         self.waiting.extend(files);
     }
 
+    /// Whether a label names this path.
+    fn is_labelled(&self, path: &Path) -> bool {
+        let members = self.label.members.iter().map(|member| &member.path);
+        let paths = members.chain(self.label.spares.iter().map(|spare| &spare.path));
+        paths.into_iter().any(|known| known == path.as_os_str().as_bytes())
+    }
+
+    /// Whether the newest label calls the device away whose label this is.
+    fn is_away(&self, label: &Superblock) -> bool {
+        let id = label.device_id();
+        let member = self.label.members.iter().find(|member| member.id == id);
+        member.is_some_and(|it| matches!(it.state, MemberState::Missing | MemberState::Failed))
+    }
+
     /// Goes on from the labels of what was found.
     fn follow(&mut self, files: &[(PathBuf, Arc<FileDevice>)]) -> Result<(), BackendError> {
         let Some((path, device)) = files.last() else { return Ok(()) };
@@ -258,7 +274,7 @@ impl Search {
             if files.iter().any(|(file, _)| number_of(file) == Some(number)) {
                 return true;
             }
-            match looks.at(path) {
+            match looks.at(path, true) {
                 Seen::Label(label) => !self.is_of_pool(&label) || label.device_id() != id,
                 Seen::NoLabel => false,
             }

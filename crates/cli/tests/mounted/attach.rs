@@ -87,6 +87,51 @@ fn a_mounted_mirror_gets_a_device_and_loses_others() {
     mounted.unmount();
 }
 
+/// Goal: a mounted raid5 gets a device more and has more room then, and any one of them can be lost.
+#[test]
+fn a_mounted_raid5_gets_a_device() {
+    if !can_mount("a_mounted_raid5_gets_a_device") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let [first, second, third, new] = ["r0", "r1", "r2", "r3"].map(|name| mounted.text(name));
+    let directory = mounted.text("mnt");
+    let group = format!("raid5:{first},{second},{third}");
+    mounted.holdfast(&["create", "--group", &group, "--size", "300M"]);
+    mounted.holdfast(&["mount", &first, &directory, "--daemon"]);
+    for name in 0..40_u8 {
+        write(&mounted.path(&format!("f{name}")), &vec![name; 1_000_000]);
+    }
+    let room =
+        |mounted: &Mounted| status(mounted, &directory)["pool"]["space"]["total_bytes"].clone();
+    let before = room(&mounted);
+    let add = ["device", "add", &directory, &new];
+    let (is_added, refusal) = told(&mounted, &[&add[..], &["--raid5", "7"]].concat());
+    assert!(!is_added && refusal.contains("no device 7"), "{refusal}");
+    let (is_added, refusal) = told(&mounted, &[&add[..], &["--mirror", "0"]].concat());
+    assert!(!is_added && refusal.contains("is a raid5"), "{refusal}");
+    assert!(!Path::new(&new).exists(), "what was refused leaves nothing behind");
+    let (_, said) = told(&mounted, &[&add[..], &["--wait"]].concat());
+    assert!(said.contains("a job spreads what there is over it"), "{said}");
+    let after = room(&mounted);
+    assert!(after.as_u64() > before.as_u64().map(|before| before * 5 / 4), "{before} {after}");
+    let (_, list) = told(&mounted, &["device", "list", &directory]);
+    assert_eq!(list.matches("online").count(), 4, "{list}");
+    write(&mounted.path("after"), &[8; 300_000]);
+    mounted.unmount();
+    let (is_clean, report) = told(&mounted, &["check", &first]);
+    assert!(is_clean, "{report}");
+    fs::remove_file(&second).expect("it is ours");
+    mounted.holdfast(&["mount", &new, &directory, "--daemon"]);
+    for name in 0..40_u8 {
+        let found = fs::read(mounted.path(&format!("f{name}"))).expect("it is there");
+        assert!(found == vec![name; 1_000_000], "file {name}");
+    }
+    assert!(fs::read(mounted.path("after")).expect("it is there") == [8; 300_000]);
+    mounted.unmount();
+}
+
 /// Goal: a pool of one device becomes a mirror while it is mounted, and then its first device goes;
 /// nobody has that open any more, so it can come again at once.
 #[test]

@@ -102,17 +102,17 @@ fn a_refused_create_leaves_everything_as_it_was() {
 }
 
 /// Goal: the same where several disk groups are asked for that cannot be together: no file is cut
-/// before that is known. Method: two raid5 of other widths.
+/// before that is known. Method: fragments that stripes cannot have.
 #[test]
 fn a_refused_create_of_several_groups_cuts_no_file() {
     let place = Place::new();
     place.told(&["create", "a", "--size", "96M", "--label", "precious"], 0);
     let before = State::of(&place.path("a"));
     let groups = ["mirror:a,b=metadata,journal", "raid5:c,d,e=data", "raid5:f,g,h,i=data"];
-    let mut arguments = vec!["create", "--force", "--size", "64M"];
+    let mut arguments = vec!["create", "--force", "--size", "64M", "--fragment", "1K"];
     arguments.extend(groups.iter().flat_map(|group| ["--group", *group]));
-    let told = place.told(&arguments, 1);
-    assert!(told.contains("raid5"), "it says which: {told}");
+    let told = place.told(&arguments, 2);
+    assert!(told.contains("stripes"), "it says why: {told}");
     assert!(State::of(&place.path("a")) == before, "the refusal cut a file");
     assert!(!place.path("c").exists(), "the refusal left a file");
 }

@@ -208,13 +208,25 @@ impl Cleaner {
 
     fn clean_segment(&self, core: &Core, id: SegmentId, moves: &mut Moves) -> FsResult<()> {
         let (content, entries) = self.live_candidates(core, id)?;
-        let mut held = Vec::new();
+        let (mut held, mut bad) = (Vec::new(), None);
         for entry in entries {
-            if core.move_block(&content, &entry)? {
-                held.push(entry);
+            match core.move_block(&content, &entry) {
+                Ok(true) => held.push(entry),
+                Ok(false) => {}
+                // It stays where it is, and keeps none of the others there.
+                Err(error @ (FsError::Corrupt { .. } | FsError::Io { .. }))
+                    if !planted::is(Planted::BadBlockKeepsSegment) =>
+                {
+                    core.store.journal.check_alive()?;
+                    bad.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
             }
         }
         core.copy_held(&content, &held, moves)?;
+        if let Some(error) = bad {
+            return Err(error);
+        }
         self.segments.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -266,17 +278,38 @@ fn settle_moves(core: &Core, moves: &mut Moves) -> FsResult<()> {
     Ok(())
 }
 
-/// Reads `length` bytes of a segment that begins at `start`, a part at a time.
+/// Reads `length` bytes of a segment that begins at `start`, a part at a time, and page by page
+/// where that fails: of a page that cannot be read there are zeros, and no block in it verifies.
 fn read_segment(core: &Core, start: Place, length: usize) -> FsResult<AlignedBuffer> {
     let mut bytes = AlignedBuffer::for_reading(length);
     let mut place = start;
     for part in bytes.chunks_mut(READ_BYTES) {
-        let read = core.store.volume.read(Purpose::Cleaner, place, part.len()).map_err(io)?;
-        part.copy_from_slice(&read);
+        match core.store.volume.read(Purpose::Cleaner, place, part.len()) {
+            Ok(read) => part.copy_from_slice(&read),
+            Err(error) if !read_pages(core, place, part) => return Err(io(error)),
+            Err(_) => {}
+        }
         let fragments = part.len() >> core.store.geometry().fragment_shift;
         place = place.advance(narrow(wide(fragments)));
     }
     Ok(bytes)
+}
+
+/// Reads what lies from `place` on page by page. Returns whether there was any.
+fn read_pages(core: &Core, place: Place, part: &mut [u8]) -> bool {
+    let step = core.store.geometry().page_fragments();
+    let mut is_any = false;
+    for (number, page) in (0..).zip(part.chunks_mut(PAGE_BYTES)) {
+        let at = place.advance(number * step);
+        match core.store.volume.read(Purpose::Cleaner, at, page.len()) {
+            Ok(read) => {
+                page.copy_from_slice(&read);
+                is_any = true;
+            }
+            Err(_) => page.fill(0),
+        }
+    }
+    is_any
 }
 
 impl Segments {

@@ -28,8 +28,10 @@ use storage::volume::AddGroupError;
 
 use super::cleaner::Cleaner;
 use super::{Budget, Job, JobProgress, Step};
-use crate::alloc::LOW_SEGMENTS;
+use crate::alloc::{LOW_SEGMENTS, SegmentId};
+use crate::convert::wide;
 use crate::error::{FsError, FsResult};
+use crate::sync::Mutex;
 use crate::vnode::Core;
 
 /// Segments that a step empties.
@@ -49,6 +51,8 @@ pub(crate) struct Evacuation {
     /// The least that was in use so far, and how many steps ago that was.
     least_bytes: AtomicU64,
     idle_steps: AtomicU64,
+    /// The last segment that was tried.
+    last: Mutex<Option<SegmentId>>,
 }
 
 impl Evacuation {
@@ -61,6 +65,7 @@ impl Evacuation {
             total_bytes: AtomicU64::new(0),
             least_bytes: AtomicU64::new(u64::MAX),
             idle_steps: AtomicU64::new(0),
+            last: Mutex::default(),
         }
     }
 
@@ -87,15 +92,33 @@ impl Evacuation {
         Ok(Step::Done)
     }
 
+    /// Returns the segments that have their turn: those behind the last that had, so that some that
+    /// cannot be emptied keep no others from it.
+    fn choose(&self, left: Vec<SegmentId>) -> Vec<SegmentId> {
+        let mut last = self.last.lock();
+        let behind = |id: &SegmentId| {
+            let is_behind = last
+                .is_some_and(|last: SegmentId| (id.group, id.segment) > (last.group, last.segment));
+            is_behind && !planted::is(Planted::SameSegmentsTried)
+        };
+        let first = left.iter().position(behind).unwrap_or(0);
+        let turn = left.iter().cycle().skip(first).take(left.len().min(SEGMENTS_PER_STEP));
+        let chosen: Vec<SegmentId> = turn.copied().collect();
+        *last = chosen.last().copied().or(*last);
+        chosen
+    }
+
     /// Notes what is left; returns whether that is less than ever. An error once it has not been
     /// for long.
-    fn note(&self, left_bytes: u64) -> FsResult<bool> {
+    fn note(&self, left_bytes: u64, segments: usize) -> FsResult<bool> {
         self.total_bytes.fetch_max(left_bytes, Ordering::Relaxed);
         if left_bytes < self.least_bytes.fetch_min(left_bytes, Ordering::Relaxed) {
             self.idle_steps.store(0, Ordering::Relaxed);
             return Ok(true);
         }
-        if self.idle_steps.fetch_add(1, Ordering::Relaxed) < IDLE_STEPS_MAX {
+        // Each has had its turn then.
+        let round = wide(segments.div_ceil(SEGMENTS_PER_STEP));
+        if self.idle_steps.fetch_add(1, Ordering::Relaxed) < IDLE_STEPS_MAX + round {
             return Ok(false);
         }
         self.idle_steps.store(0, Ordering::Relaxed);
@@ -120,7 +143,7 @@ impl Job for Evacuation {
         }
         core.segments.leave(|group| alloc.is_of(group, self.disk_group));
         let left = alloc.left_in(self.disk_group)?;
-        let gets_on = self.note(left.bytes)?;
+        let gets_on = self.note(left.bytes, left.segments.len())?;
         let is_empty = left.segments.is_empty() && left.bytes == 0;
         if is_empty || planted::is(Planted::TakenOutWithLiveBlocks) {
             return self.take_out(core);
@@ -129,7 +152,7 @@ impl Job for Evacuation {
         if alloc.free_segments(LOW_SEGMENTS)? < LOW_SEGMENTS {
             core.reclaim()?;
         }
-        let chosen: Vec<_> = left.segments.into_iter().take(SEGMENTS_PER_STEP).collect();
+        let chosen = self.choose(left.segments);
         // What is open, or freed and not released, is so no longer behind a checkpoint.
         self.cleaner.empty(core, &chosen)?;
         // Where there was no room, or somebody holds what is there, time helps: idle steps are

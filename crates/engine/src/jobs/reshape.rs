@@ -18,7 +18,7 @@ use super::pieces::Kept;
 use super::scrub::{Scrub, ScrubCounts};
 use super::{Budget, Job, JobProgress, Step};
 use crate::alloc::SegmentId;
-use crate::convert::narrow;
+use crate::convert::{index_wide, narrow};
 use crate::error::{FsError, FsResult};
 use crate::vnode::Core;
 
@@ -119,11 +119,21 @@ impl Reshape {
             }
         };
         let coming = growing.geometry().clone();
-        alloc.become_longer(&coming, || match changing.end_growth(growing, &mut label) {
-            Ok(_) => Ok(()),
-            Err(GrowError::Device(error)) => Err(fail(error)),
-            Err(error) => Err(FsError::Io { cause: error.to_string() }),
-        })?;
+        let mut refused = None;
+        let grown =
+            alloc.become_longer(&coming, || match changing.end_growth(growing, &mut label) {
+                Ok(_) => Ok(()),
+                Err(GrowError::Device(error)) => Err(fail(error)),
+                Err(error) => {
+                    let cause = refused.insert(error).to_string();
+                    Err(FsError::Io { cause })
+                }
+            });
+        if let Some(error) = refused {
+            tracing::warn!(%error, "a disk group has moved to more devices, and is no larger");
+            return Ok(Step::Done);
+        }
+        grown?;
         tracing::info!(disk_group = number, "all segments lie over all devices, and it has grown");
         Ok(Step::Done)
     }
@@ -196,8 +206,13 @@ impl Reshape {
             alloc.is_of(id.group, self.disk_group) && self.number_of(core, *id) >= behind
         };
         let views = alloc.candidates();
-        let wanted = views.iter().filter(|view| is_wanted(&view.segment.into()));
-        if let Some(view) = wanted.min_by_key(|view| view.live_fragments) {
+        let mut wanted: Vec<_> =
+            views.iter().filter(|view| is_wanted(&view.segment.into())).collect();
+        wanted.sort_by_key(|view| view.live_fragments);
+        // One that cannot be emptied keeps no other from its turn.
+        let turn = self.idle_steps.load(Ordering::Relaxed).saturating_sub(1);
+        let turn = index_wide(turn) % wanted.len().max(1);
+        if let Some(view) = wanted.get(turn) {
             self.cleaner.empty(core, &[view.segment.into()])?;
         }
         // What was freed waits for a checkpoint.

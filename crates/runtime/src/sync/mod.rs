@@ -32,4 +32,7 @@ use explored as chosen;
 #[cfg(not(feature = "shuttle"))]
 use locks as chosen;
 
+/// Whether those that these locks schedule run on one thread, and share what that has.
+pub const SHARES_ONE_THREAD: bool = cfg!(feature = "shuttle");
+
 pub use chosen::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
