@@ -189,7 +189,7 @@ bugs! {
     TakenOutWithLiveBlocks: "A disk group is taken out before its last block is elsewhere (EV1).",
     TakenOutBeforeCheckpoint:
         "A disk group is taken out while the log still speaks of it (EV1).",
-    SameSegmentsTried: "A disk group is emptied of the first segments that are left, again and again.",
+    SameSegmentsTried: "A disk group is emptied of the first segments that are left, each time.",
     BadBlockKeepsSegment: "A block that does not verify keeps those behind it where they are.",
     ReshapeKeepsNothing:
         "A segment whose new place meets its old one is not kept elsewhere while it moves (RP3).",

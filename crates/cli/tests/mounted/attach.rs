@@ -87,7 +87,7 @@ fn a_mounted_mirror_gets_a_device_and_loses_others() {
     mounted.unmount();
 }
 
-/// Goal: a mounted raid5 gets a device more and has more room then, and any one of them can be lost.
+/// Goal: a mounted raid5 gets a device more and has more room then, and any one can be lost.
 #[test]
 fn a_mounted_raid5_gets_a_device() {
     if !can_mount("a_mounted_raid5_gets_a_device") {
