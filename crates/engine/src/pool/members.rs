@@ -257,6 +257,11 @@ impl Pool {
         let mut superblock = self.superblock.lock();
         let attached = self.volume().changing().attach(&mut superblock, beside, device, id);
         drop(superblock);
+        self.begin_attached(attached)
+    }
+
+    /// Begins to make a further member whole, if there is one.
+    fn begin_attached(&self, attached: Result<usize, AttachError>) -> Result<usize, AttachError> {
         let slot = attached.inspect_err(|error| {
             if let AttachError::Unfit(error) = error {
                 self.stop_after(error);
@@ -282,12 +287,7 @@ impl Pool {
         let mut superblock = self.superblock.lock();
         let widened = self.volume().changing().widen(&mut superblock, beside, device, id);
         drop(superblock);
-        let slot = widened.inspect_err(|error| {
-            if let AttachError::Unfit(error) = error {
-                self.stop_after(error);
-            }
-        })?;
-        self.begin_rebuild(slot);
+        let slot = self.begin_attached(widened)?;
         if self.has_resumed.load(Ordering::Relaxed) {
             self.resume_reshape();
         }

@@ -30,7 +30,7 @@ use runtime::planted::{self, Planted};
 use super::Volume;
 use super::growth::note_paths;
 use super::joining::ReplaceError;
-use super::set::Change;
+use super::set::{Change, MemberSet};
 use super::slot::Slot;
 use super::spares::blank_label;
 use crate::convert::to_u64;
@@ -250,21 +250,13 @@ impl Volume {
                 }
             };
             let Some((set, _)) = members.of_slot(beside) else { return (Change::Nothing, None) };
-            let mut member = Member::new(id, device.info().size_bytes);
-            if device.info().name.starts_with('/') {
-                member.set_path(device.info().name.as_bytes());
-            }
             // Of what was one device alone nobody has noted where it is.
             note_paths(label, slots);
-            let slot = label.attach(number, member);
-            set.take_slot(slot);
-            while slots.len() <= slot {
-                slots.push(Slot::gone());
-            }
+            let slot = label.attach(number, member_on(&device, id));
             // AD1.
             let is_early = planted::is(Planted::AttachedReadAtOnce);
             let state = if is_early { MemberState::Online } else { MemberState::Joining };
-            slots[slot] = Slot::new(Some(device), state);
+            take_in(&set, slots, slot, Slot::new(Some(device), state));
             attached = Ok(slot);
             (Change::States, Some(slot))
         });
@@ -296,14 +288,7 @@ impl Volume {
         if bytes != to_u64(PAGE_BYTES) {
             return Err(AttachError::Fragment { bytes });
         }
-        if let Some(slot) = slots.iter().position(|it| it.state == MemberState::Joining) {
-            return Err(ReplaceError::Joins { slot }.into());
-        }
-        let has_room = label.members.iter().any(Member::is_gone)
-            || label.members.len() + label.spares.len() < MEMBERS_MAX;
-        if !has_room {
-            return Err(AttachError::TooManyMembers);
-        }
+        check_place(slots, label)?;
         self.check_fits(label, beside, device)?;
         Ok(number)
     }
@@ -336,6 +321,35 @@ impl Volume {
         })?;
         detached
     }
+}
+
+/// Returns what the table says of a new member on `device`.
+pub(super) fn member_on(device: &SharedDevice, id: [u8; 16]) -> Member {
+    let mut member = Member::new(id, device.info().size_bytes);
+    if device.info().name.starts_with('/') {
+        member.set_path(device.info().name.as_bytes());
+    }
+    member
+}
+
+/// Makes `new` the member of `set` in `slot` of the pool's `slots`: called while the labels come to
+/// tell of it ([`MemberSet::change`]).
+pub(super) fn take_in(set: &MemberSet, slots: &mut Vec<Slot>, slot: usize, new: Slot) {
+    set.take_slot(slot);
+    while slots.len() <= slot {
+        slots.push(Slot::gone());
+    }
+    slots[slot] = new;
+}
+
+/// Refuses a further member while another joins, or where the table is full.
+pub(super) fn check_place(slots: &[Slot], label: &Superblock) -> Result<(), AttachError> {
+    if let Some(slot) = slots.iter().position(|it| it.state == MemberState::Joining) {
+        return Err(ReplaceError::Joins { slot }.into());
+    }
+    let has_room = label.members.iter().any(Member::is_gone)
+        || label.members.len() + label.spares.len() < MEMBERS_MAX;
+    if has_room { Ok(()) } else { Err(AttachError::TooManyMembers) }
 }
 
 /// Refuses to take the member in `slot` out, by what the members and the label are now.

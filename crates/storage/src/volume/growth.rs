@@ -187,10 +187,7 @@ impl Changing<'_> {
     ) -> Result<usize, AttachError> {
         self.volume.lay_over(superblock).map_err(|_| AttachError::Often)?;
         let slot = self.volume.begin_attach(beside, device, id)?;
-        if let Some(label) = self.volume.members().and_then(|members| members.label()) {
-            superblock.sequence = label.sequence;
-            take_table(superblock, &label);
-        }
+        self.volume.take_label(superblock);
         Ok(slot)
     }
 

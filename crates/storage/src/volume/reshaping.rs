@@ -34,11 +34,12 @@ use std::sync::Arc;
 
 use format::disk_group::DiskGroupState;
 use format::geometry::Geometry;
-use format::members::{Layout, MEMBERS_MAX, Member, MemberState};
+use format::members::{Layout, Member, MemberState};
 use format::reshape::{KeptSegment, Lay, Reshape};
 use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
 
+use super::attaching::{check_place, member_on, take_in};
 use super::growth::changes_to_come;
 use super::joining::ReplaceError;
 use super::longer::why_no_more;
@@ -141,19 +142,11 @@ impl Changing<'_> {
                 }
             };
             let Some((set, _)) = members.of_slot(beside) else { return (Change::Nothing, None) };
-            let mut member = Member::new(id, device.info().size_bytes);
-            if device.info().name.starts_with('/') {
-                member.set_path(device.info().name.as_bytes());
-            }
-            let slot = label.begin_reshape(number, member);
+            let slot = label.begin_reshape(number, member_on(&device, id));
             if let Some(lay) = label.geometry.lay_of(number) {
                 set.set_lay(lay);
             }
-            set.take_slot(slot);
-            while slots.len() <= slot {
-                slots.push(Slot::gone());
-            }
-            slots[slot] = Slot::new(Some(device), MemberState::Joining);
+            take_in(&set, slots, slot, Slot::new(Some(device), MemberState::Joining));
             widened = Ok(slot);
             (Change::States, Some(slot))
         });
@@ -321,7 +314,8 @@ impl Volume {
         Some((Arc::clone(&set), Striped::new(info, set, stripes)))
     }
 
-    fn take_label(&self, superblock: &mut Superblock) {
+    /// Makes `superblock` what the labels say.
+    pub(super) fn take_label(&self, superblock: &mut Superblock) {
         if let Some(label) = self.members().and_then(|members| members.label()) {
             superblock.sequence = label.sequence;
             take_table(superblock, &label);
@@ -359,14 +353,7 @@ impl Volume {
             let state = slots.get(slot).map_or(MemberState::Missing, |slot| slot.state).word();
             return Err(AttachError::Lacking { slot, state });
         }
-        if let Some(slot) = slots.iter().position(|it| it.state == MemberState::Joining) {
-            return Err(ReplaceError::Joins { slot }.into());
-        }
-        let has_room = label.members.iter().any(Member::is_gone)
-            || label.members.len() + label.spares.len() < MEMBERS_MAX;
-        if !has_room {
-            return Err(AttachError::TooManyMembers);
-        }
+        check_place(slots, label)?;
         let (now, wide) = (layout.stripe(own.len()), layout.stripe(own.len() + 1));
         let segment_bytes = label.geometry.segment_bytes();
         let rows = |shape: Option<format::stripes::StripeShape>| {
