@@ -57,11 +57,16 @@ impl Reshape {
         }
     }
 
-    fn id_of(core: &Core, disk_group: u8, segment: u64) -> Option<SegmentId> {
+    /// Returns the first allocation group of a disk group, and how many segments each has.
+    fn numbering(core: &Core, disk_group: u8) -> (u32, u64) {
         let geometry = core.store.geometry();
         let of_group = u64::from((geometry.group_fragments / geometry.segment_fragments).max(1));
         let first = geometry.added.iter().find(|range| range.disk_group == disk_group);
-        let first = first.map_or(0, |range| range.first);
+        (first.map_or(0, |range| range.first), of_group)
+    }
+
+    fn id_of(core: &Core, disk_group: u8, segment: u64) -> Option<SegmentId> {
+        let (first, of_group) = Reshape::numbering(core, disk_group);
         let group = first.checked_add(u32::try_from(segment / of_group).ok()?)?;
         Some(SegmentId { group, segment: narrow(segment % of_group) })
     }
@@ -221,10 +226,7 @@ impl Reshape {
     }
 
     fn number_of(&self, core: &Core, id: SegmentId) -> u64 {
-        let geometry = core.store.geometry();
-        let of_group = u64::from((geometry.group_fragments / geometry.segment_fragments).max(1));
-        let first = geometry.added.iter().find(|range| range.disk_group == self.disk_group);
-        let first = first.map_or(0, |range| range.first);
+        let (first, of_group) = Reshape::numbering(core, self.disk_group);
         u64::from(id.group.saturating_sub(first)) * of_group + u64::from(id.segment)
     }
 }
