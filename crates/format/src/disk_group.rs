@@ -290,10 +290,12 @@ impl Geometry {
         self.added.iter().find(|range| range.numbers().contains(&number))
     }
 
-    /// Returns the numbers of the allocation groups of an added disk group, which follow each
-    /// other.
+    /// Returns the numbers of the allocation groups of a disk group, which follow each other.
     #[must_use]
     pub fn numbers_of(&self, disk_group: u8) -> Range<u32> {
+        if disk_group == 0 {
+            return 0..self.group_count;
+        }
         let own = || self.added.iter().filter(|range| range.disk_group == disk_group);
         let first = own().map(|range| range.first).min().unwrap_or(0);
         first..own().map(|range| range.numbers().end).max().unwrap_or(first)

@@ -34,7 +34,7 @@ use crate::group::{GROUPS_PER_TABLE_PAGE, USAGES_PER_PAGE};
 use crate::ids::Place;
 use crate::lsn_page::{LSN_PAGES_PER_GROUP_MAX, LSNS_PER_PAGE, LsnEntry};
 use crate::page::PAGE_BYTES;
-use crate::reshape::Reshape;
+use crate::reshape::{LastGroups, Reshape};
 use crate::stripes::{StripeShape, StripeWidth};
 
 /// Block sizes that files can have, as binary logarithms.
@@ -119,9 +119,11 @@ pub struct Geometry {
     pub first_has_data: bool,
     /// The groups of disk groups that were added.
     pub added: Vec<GroupRange>,
-    /// The disk group that gets a member more, and how far it is by the label that this is of. How
-    /// much there is and where it ends goes by the stripes that it has yet.
+    /// The disk group that gets a member more, or is to have one less, and how far it is by the
+    /// label that this is of. How much there is and where it ends goes by narrow stripes.
     pub reshape: Option<Reshape>,
+    /// The allocation groups that are given up before a disk group has a member less.
+    pub last_groups: Option<LastGroups>,
 }
 
 /// What a user may choose at creation.
@@ -261,6 +263,7 @@ impl Geometry {
             first_has_data: true,
             added: Vec::new(),
             reshape: None,
+            last_groups: None,
         };
         let groups_end = bytes - 2 * SUPERBLOCK_AREA_BYTES;
         let group_count = geometry.groups_in(groups_end.saturating_sub(groups_offset));

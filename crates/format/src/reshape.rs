@@ -1,15 +1,20 @@
-//! A raid5 that is getting a member more: which segments lie over all of its members already.
+//! A raid5 that is getting a member more, or is to have one less: which segments lie over all of
+//! its members.
 //!
 //! # Layout
 //!
-//! Segments are moved in order, each from rows of the old width to rows of the new one, which take
-//! fewer of each member. So what lies in front of a border is *wide*, over all members, and what
-//! lies behind it is *narrow*, over all but one:
+//! Segments are moved in order, each from rows of one width to rows of the other. What lies in
+//! front of a border is *wide*, over all members, and what lies behind it is *narrow*, over all but
+//! one, and takes more rows:
 //!
 //! ```text
 //!   rows of members   | wide segments | free by now | narrow segments       |
 //!   pool              | segments 0 .. moved         | segments moved ..     |
 //! ```
+//!
+//! With a member more the border moves from the first segment to the last, with one less from the
+//! last to the first. Before the latter, allocation groups are given up for which there is no room
+//! then, from the last on ([`LastGroups`]).
 //!
 //! # Invariants
 //!
@@ -17,7 +22,7 @@
 //!   moved yet; and of itself only where it is one of the first.
 //! - RL2: While a segment is kept elsewhere its bytes are there, whatever lies in its own rows.
 //!
-//! Decision 0090 has the argument.
+//! Decisions 0090 and 0091 have the argument.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -33,7 +38,28 @@ pub struct KeptSegment {
     pub is_pages: bool,
 }
 
-/// How far a disk group is that gets a member more.
+/// Which way the border moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Towards {
+    /// Segments become wide: there is a member more.
+    Wide,
+    /// Segments become narrow: there is to be a member less.
+    Narrow,
+}
+
+/// The last allocation groups of a disk group that is to have a member less: nothing new goes
+/// there, and what is there is moved elsewhere. All segments are wide yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastGroups {
+    /// The number of the disk group.
+    pub disk_group: u8,
+    /// Which of its members is to go, counted in its layout.
+    pub member: u8,
+    /// The first allocation group that is given up; the one behind the last: there is none.
+    pub first: u32,
+}
+
+/// How far a disk group is that gets a member more, or is to have one less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reshape {
     /// Its number.
@@ -44,6 +70,8 @@ pub struct Reshape {
     pub moved: u64,
     /// The segment behind these, if its bytes are elsewhere.
     pub kept: Option<KeptSegment>,
+    /// What becomes of the others.
+    pub towards: Towards,
 }
 
 /// The same on disk. Format: `docs/FORMAT.md#reshape`.
@@ -60,7 +88,7 @@ pub struct ReshapeDisk {
     pub reserved_a: u8,
     /// Zero.
     pub reserved_b: U32,
-    /// Segments that are wide.
+    /// Segments that are wide. Where the last allocation groups are given up: the first of these.
     pub moved: U64,
     /// Segment of the disk group that keeps the one behind these.
     pub kept_at: U64,
@@ -80,7 +108,7 @@ impl Reshape {
         }
     }
 
-    pub(crate) fn from_disk(disk: &ReshapeDisk) -> Option<Reshape> {
+    pub(crate) fn from_disk(disk: &ReshapeDisk, towards: Towards) -> Option<Reshape> {
         let kept = |is_pages| KeptSegment { at: disk.kept_at.get(), is_pages };
         let kept = match disk.kept {
             0 => None,
@@ -89,7 +117,23 @@ impl Reshape {
             _ => return None,
         };
         let (disk_group, member, moved) = (disk.disk_group, disk.member, disk.moved.get());
-        Some(Reshape { disk_group, member, moved, kept })
+        Some(Reshape { disk_group, member, moved, kept, towards })
+    }
+}
+
+impl LastGroups {
+    pub(crate) fn to_disk(self) -> ReshapeDisk {
+        ReshapeDisk {
+            disk_group: self.disk_group,
+            member: self.member,
+            moved: U64::new(self.first.into()),
+            ..ReshapeDisk::default()
+        }
+    }
+
+    pub(crate) fn from_disk(disk: &ReshapeDisk) -> Option<LastGroups> {
+        let first = u32::try_from(disk.moved.get()).ok()?;
+        Some(LastGroups { disk_group: disk.disk_group, member: disk.member, first })
     }
 }
 
@@ -166,12 +210,20 @@ impl Lay {
         wide.div_ceil(narrow.saturating_sub(wide).max(1))
     }
 
-    /// Returns up to which segment those from `from` on can be moved, the labels saying that those
-    /// before are: no new place meets an old one of them (RL1).
+    /// Returns up to which segment those from `from` on can become wide, the labels saying that
+    /// those before are: no new place meets an old one of them (RL1).
     #[must_use]
     pub fn may_move_to(&self, from: u64) -> u64 {
         let (wide, narrow) = (self.wide.segment_rows(), self.narrow.segment_rows());
         from.saturating_mul(narrow) / wide.max(1)
+    }
+
+    /// Returns from which segment on those before `to` can become narrow, the labels saying that
+    /// those from there on are: as [`Lay::may_move_to`].
+    #[must_use]
+    pub fn may_move_from(&self, to: u64) -> u64 {
+        let (wide, narrow) = (self.wide.segment_rows(), self.narrow.segment_rows());
+        to.saturating_mul(wide).div_ceil(narrow.max(1))
     }
 }
 
@@ -190,7 +242,8 @@ mod tests {
                     let groups_offset = 3 << 16;
                     let narrow = Stripes { shape, groups_offset, segment_bytes, without: None };
                     (0..12).map(move |moved| {
-                        let reshape = Reshape { disk_group: 0, member, moved, kept: None };
+                        let towards = Towards::Wide;
+                        let reshape = Reshape { disk_group: 0, member, moved, kept: None, towards };
                         (Lay::of(narrow, &reshape), moved)
                     })
                 },
@@ -216,6 +269,17 @@ mod tests {
             let to = lay.may_move_to(moved);
             assert_eq!(to > moved, moved >= lay.kept_first(), "{lay:?} {moved}");
             assert!(to * wide <= moved * narrow, "{lay:?} {moved}");
+            // The other way: segment `moved` is the last wide one, and becomes narrow.
+            let new = moved * narrow..(moved + 1) * narrow;
+            for other in 0..=moved {
+                let old = other * wide..(other + 1) * wide;
+                let meets = new.start < old.end && old.start < new.end;
+                let may = other == moved && moved < lay.kept_first();
+                assert!(!meets || may, "{lay:?} {moved} {other}");
+            }
+            let from = lay.may_move_from(moved + 1);
+            assert_eq!(from <= moved, moved >= lay.kept_first(), "{lay:?} {moved}");
+            assert!(from * narrow >= (moved + 1) * wide, "{lay:?} {moved}");
         }
     }
 
@@ -251,15 +315,18 @@ mod tests {
         let narrow =
             Stripes { shape, groups_offset: 1 << 16, segment_bytes: 1 << 20, without: None };
         let kept = Some(KeptSegment { at: 9, is_pages: false });
-        let reshape = Reshape { disk_group: 0, member: 4, moved: 2, kept };
+        let towards = Towards::Narrow;
+        let reshape = Reshape { disk_group: 0, member: 4, moved: 2, kept, towards };
         let lay = Lay::of(narrow, &reshape);
         let start = |segment: u64| (1 << 16) + (segment << 20);
         assert_eq!(lay.seen_at(start(0)), (start(0), start(2)));
         assert_eq!(lay.seen_at(start(2) + 5), (start(9) + 5, start(3)));
         assert_eq!(lay.seen_at(start(3)), (start(3), u64::MAX));
         let disk = reshape.to_disk();
-        assert_eq!(Reshape::from_disk(&disk), Some(reshape));
-        assert_eq!(Reshape::from_disk(&ReshapeDisk { kept: 3, ..disk }), None);
+        assert_eq!(Reshape::from_disk(&disk, towards), Some(reshape));
+        assert_eq!(Reshape::from_disk(&ReshapeDisk { kept: 3, ..disk }, towards), None);
+        let last = LastGroups { disk_group: 3, member: 1, first: 70_000 };
+        assert_eq!(LastGroups::from_disk(&last.to_disk()), Some(last));
         assert!(!Lay::from(narrow).is_reshaped());
     }
 }

@@ -95,6 +95,12 @@ impl StripeShape {
         StripeShape { members: self.members.saturating_add(1), ..self }
     }
 
+    /// Returns the shape with a member less.
+    #[must_use]
+    pub fn narrower(self) -> StripeShape {
+        StripeShape { members: self.members.saturating_sub(1), ..self }
+    }
+
     /// Returns how many rows a segment of `segment_bytes` has: an even number, for both copies of
     /// its first half have room in them.
     #[must_use]

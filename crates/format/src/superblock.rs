@@ -23,12 +23,12 @@ use crate::members::{
     MembershipDisk, Spare, members_of, memberships_of, spares_of,
 };
 use crate::missed::{MISSED_MAX, MissedDisk, missed_to_disk, note_missed};
-use crate::reshape::{Reshape, ReshapeDisk};
+use crate::reshape::ReshapeDisk;
 use crate::slots::Slots;
 
 use self::groups::{added_of, first_layout_of, has_own_members, pages_in_halves, ranges_of};
 pub use self::label::{LabelError, label_of};
-use self::reshape::{narrower, reshape_of, verify_reshape};
+use self::reshape::{narrower, reshape_of, reshape_to_disk, verify_reshape};
 
 /// Bytes of a superblock copy.
 pub const SUPERBLOCK_BYTES: usize = 32_768;
@@ -37,7 +37,7 @@ pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Major version: readers refuse one that they do not know.
 pub const VERSION_MAJOR: u16 = 6;
 /// Minor version: readers ignore one that they do not know.
-pub const VERSION_MINOR: u16 = 0;
+pub const VERSION_MINOR: u16 = 1;
 /// Most busy groups.
 pub const BUSY_GROUPS_MAX: usize = 256;
 /// Most void intervals: past it the two oldest become one.
@@ -148,8 +148,9 @@ struct SuperblockDisk {
     fragment_shift: u8,
     /// Default block size: binary logarithm.
     block_shift: u8,
-    /// 0: no disk group is reshaped; 1: one gets a member more, and `reshape` says how far it is.
-    is_reshaped: u8,
+    /// 0: no disk group is reshaped. `reshape` says of which, and how far it is, 1: that gets a
+    /// member more; 2: whose last allocation groups are given up; 3: that is to have a member less.
+    reshaping: u8,
     /// Zero.
     reserved_a: u8,
     /// Fragments of a segment.
@@ -231,7 +232,7 @@ pub fn bytes_in_use(head: &[u8]) -> usize {
     let both = members.zip(spares).map(|(members, spares)| members + spares);
     let is_none = |at: usize| byte(at) == Some(0);
     let is_short = is_none(std::mem::offset_of!(SuperblockDisk, missed_count))
-        && is_none(std::mem::offset_of!(SuperblockDisk, is_reshaped));
+        && is_none(std::mem::offset_of!(SuperblockDisk, reshaping));
     if both.is_some_and(|both| both <= HEAD_MEMBERS_MAX) && is_short {
         SUPERBLOCK_HEAD_BYTES
     } else {
@@ -489,7 +490,7 @@ impl Superblock {
         let bad = |field| SuperblockError::BadField { field };
         let device_count = usize::from(disk.device_count.get());
         let (layout, slots) = first_layout_of(&disk.layouts[0])?;
-        let reshape = reshape_of(disk)?;
+        let (reshape, last_groups) = reshape_of(disk)?;
         let own = layout.stripe(slots.len() - narrower(reshape.as_ref(), 0));
         let member_bytes = disk.device_bytes.get();
         let mut geometry = Geometry {
@@ -509,6 +510,7 @@ impl Superblock {
             first_has_data: disk.disk_groups[0].roles != ROLES_WITHOUT_DATA,
             added: Vec::new(),
             reshape,
+            last_groups,
         };
         geometry.verify_segments().map_err(bad)?;
         if let Some(shape) = own {
@@ -709,8 +711,7 @@ impl Superblock {
         disk.double_write_pages = U64::new(geometry.double_write_pages);
         disk.group_table_offset = U64::new(geometry.group_table_offset);
         disk.groups_offset = U64::new(geometry.groups_offset);
-        disk.is_reshaped = u8::from(geometry.reshape.is_some());
-        disk.reshape = geometry.reshape.map(Reshape::to_disk).unwrap_or_default();
+        (disk.reshaping, disk.reshape) = reshape_to_disk(geometry);
         disk.lsn_base = U64::new(self.lsn_base.0);
         disk.epoch_base = U64::new(self.epoch_base.0);
         disk.busy_generation = U64::new(self.busy_generation);

@@ -117,9 +117,10 @@ impl Geometry {
         ends.saturating_add(rows << shape.unit_shift)
     }
 
-    /// The first disk group lies in stripes of `wide` from now on, and has `bytes` of segments.
-    pub(crate) fn end_reshape(&mut self, wide: StripeShape, bytes: u64) {
-        self.first_stripe = Some(wide);
+    /// The first disk group has `bytes` of segments from now on, and ends where those do in stripes
+    /// of `shape`.
+    pub(crate) fn reshape_first(&mut self, shape: StripeShape, bytes: u64) {
+        self.first_stripe = Some(shape);
         self.device_bytes = self.groups_offset + bytes + 2 * SUPERBLOCK_AREA_BYTES;
     }
 

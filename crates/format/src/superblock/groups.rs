@@ -132,10 +132,11 @@ impl Superblock {
         self.geometry.added.retain(|range| range.disk_group != number);
         // What was to be moved is elsewhere, or nowhere.
         self.geometry.reshape.take_if(|reshape| reshape.disk_group == number);
+        self.geometry.last_groups.take_if(|last| last.disk_group == number);
     }
 
     /// Nobody is in `slot` any more. The table ends with a member (`members_of`).
-    fn free_slot(&mut self, slot: usize) {
+    pub(super) fn free_slot(&mut self, slot: usize) {
         if let Some(member) = self.members.get_mut(slot) {
             *member = Member::gone();
         }
@@ -154,7 +155,7 @@ impl Superblock {
     }
 
     /// Makes `layout` and `change` of the slots of disk group `number` what it is.
-    fn relayout(&mut self, number: u8, layout: Layout, change: impl FnOnce(&mut Slots)) {
+    pub(super) fn relayout(&mut self, number: u8, layout: Layout, change: impl FnOnce(&mut Slots)) {
         let own = self.added.iter_mut().find(|group| group.number == number);
         let (own_layout, slots) = match own {
             Some(group) if number != 0 => (&mut group.layout, &mut group.slots),

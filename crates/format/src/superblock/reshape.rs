@@ -1,19 +1,41 @@
-//! What a superblock says of a disk group that gets a member more, and how that begins and ends.
+//! What a superblock says of a disk group that gets a member more, or one less, and how that begins
+//! and ends.
 
 use super::{Superblock, SuperblockDisk, SuperblockError};
 use crate::disk_group::{ADDED_GROUPS_OFFSET, DiskGroup};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
 use crate::members::{Layout, Member};
-use crate::reshape::{Lay, Reshape};
+use crate::reshape::{LastGroups, Lay, Reshape, ReshapeDisk, Towards};
 use crate::slots::Slots;
+use crate::stripes::StripeShape;
 
-/// Returns what is said of a disk group that is reshaped.
-pub(super) fn reshape_of(disk: &SuperblockDisk) -> Result<Option<Reshape>, SuperblockError> {
+/// Returns what is said of a disk group that is reshaped, and of one that is about to be.
+pub(super) fn reshape_of(
+    disk: &SuperblockDisk,
+) -> Result<(Option<Reshape>, Option<LastGroups>), SuperblockError> {
     let bad = SuperblockError::BadField { field: "reshape" };
-    match disk.is_reshaped {
-        0 => Ok(None),
-        1 => Reshape::from_disk(&disk.reshape).map(Some).ok_or(bad),
+    let towards = |towards| Reshape::from_disk(&disk.reshape, towards).map(Some).ok_or(bad.clone());
+    match disk.reshaping {
+        0 => Ok((None, None)),
+        1 => Ok((towards(Towards::Wide)?, None)),
+        2 => Ok((None, Some(LastGroups::from_disk(&disk.reshape).ok_or(bad)?))),
+        3 => Ok((towards(Towards::Narrow)?, None)),
         _ => Err(bad),
+    }
+}
+
+/// Returns what a label says of it.
+pub(super) fn reshape_to_disk(geometry: &Geometry) -> (u8, ReshapeDisk) {
+    match (geometry.reshape, geometry.last_groups) {
+        (Some(reshape), _) => {
+            let towards = match reshape.towards {
+                Towards::Wide => 1,
+                Towards::Narrow => 3,
+            };
+            (towards, reshape.to_disk())
+        }
+        (None, Some(last)) => (2, last.to_disk()),
+        (None, None) => (0, ReshapeDisk::default()),
     }
 }
 
@@ -27,29 +49,84 @@ pub(super) fn verify_reshape(
     geometry: &Geometry,
     ((layout, slots), added): ((Layout, &Slots), &[DiskGroup]),
 ) -> Result<(), &'static str> {
-    let Some(reshape) = &geometry.reshape else { return Ok(()) };
-    let group = added.iter().find(|group| group.number == reshape.disk_group);
+    let disk_group = match (&geometry.reshape, &geometry.last_groups) {
+        (Some(reshape), _) => reshape.disk_group,
+        (None, Some(last)) => last.disk_group,
+        (None, None) => return Ok(()),
+    };
+    let group = added.iter().find(|group| group.number == disk_group);
     let (layout, slots) = match group {
         Some(group) => (group.layout, &group.slots),
-        None if reshape.disk_group == 0 => (layout, slots),
+        None if disk_group == 0 => (layout, slots),
         None => return Err("reshape"),
     };
-    let segments = geometry.segments_in(reshape.disk_group);
-    let is_kept_behind = |at: u64| reshape.moved < at && at < segments;
-    let is_one = matches!(layout, Layout::Raid5 { .. })
-        && slots.len().checked_sub(1).is_some_and(|narrow| layout.widths().contains(&narrow))
-        && usize::from(reshape.member) < slots.len()
-        && reshape.moved <= segments
-        && geometry.lay_of(reshape.disk_group).is_some_and(|lay| lay.gains())
-        && reshape.kept.is_none_or(|kept| is_kept_behind(kept.at));
-    if is_one { Ok(()) } else { Err("reshape") }
+    let can_lack = |member: u8| {
+        matches!(layout, Layout::Raid5 { .. })
+            && slots.len().checked_sub(1).is_some_and(|narrow| layout.widths().contains(&narrow))
+            && usize::from(member) < slots.len()
+    };
+    let is_one = |reshape: &Reshape| {
+        let segments = geometry.segments_in(disk_group);
+        let is_kept_behind = |at: u64| reshape.moved < at && at < segments;
+        can_lack(reshape.member)
+            && reshape.moved <= segments
+            && geometry.lay_of(disk_group).is_some_and(|lay| lay.gains())
+            && reshape.kept.is_none_or(|kept| is_kept_behind(kept.at))
+    };
+    let are_some = |last: &LastGroups| {
+        let numbers = geometry.numbers_of(disk_group);
+        can_lack(last.member) && numbers.start < last.first && last.first <= numbers.end
+    };
+    let is_right = geometry.reshape.as_ref().is_none_or(is_one)
+        && geometry.last_groups.as_ref().is_none_or(are_some);
+    if is_right { Ok(()) } else { Err("reshape") }
 }
 
 impl Geometry {
-    /// Whether a disk group is getting a member more.
+    /// Whether a disk group is getting a member more, or one less.
     #[must_use]
     pub fn is_reshaped(&self, disk_group: u8) -> bool {
         self.reshape.is_some_and(|reshape| reshape.disk_group == disk_group)
+    }
+
+    /// Whether nothing new goes to allocation group `number`, as all that is there goes elsewhere.
+    #[must_use]
+    pub fn leaves(&self, number: u32) -> bool {
+        let is_last = |last: LastGroups| {
+            number >= last.first && self.numbers_of(last.disk_group).contains(&number)
+        };
+        self.range_of(number).is_some_and(|range| range.is_leaving)
+            || self.last_groups.is_some_and(is_last)
+    }
+
+    /// Returns up to which number the allocation groups of a disk group stay: all, but where its
+    /// last ones are given up.
+    #[must_use]
+    pub fn staying_in(&self, disk_group: u8) -> u32 {
+        let end = self.numbers_of(disk_group).end;
+        let last = self.last_groups.filter(|last| last.disk_group == disk_group);
+        last.map_or(end, |last| last.first.min(end))
+    }
+
+    /// Returns up to which number the allocation groups of a disk group, a raid5, can stay that has
+    /// a member less, and `member_bytes` of each. `None`: not one can.
+    #[must_use]
+    pub fn staying_without_one(&self, disk_group: u8, member_bytes: u64) -> Option<u32> {
+        let range = self.added.iter().find(|range| range.disk_group == disk_group);
+        let (shape, ends) = match range {
+            Some(range) => (range.stripe?, 2 * ADDED_GROUPS_OFFSET),
+            None => (self.first_stripe?, self.groups_offset + 2 * SUPERBLOCK_AREA_BYTES),
+        };
+        let narrow = shape.narrower();
+        let rows = member_bytes.saturating_sub(ends) >> shape.unit_shift;
+        let mut room = rows / narrow.segment_rows(self.segment_bytes());
+        let numbers = self.numbers_of(disk_group);
+        let mut end = numbers.start;
+        for number in numbers.clone() {
+            let Some(left) = room.checked_sub(self.segments_of(number).into()) else { break };
+            (room, end) = (left, number + 1);
+        }
+        (end > numbers.start).then_some(end)
     }
 
     /// Returns how the stripes of a disk group lie on its members; `None`: they do not.
@@ -82,8 +159,8 @@ impl Geometry {
 }
 
 impl Superblock {
-    /// Returns the disk group that gets a member more and the slot of that one, if none of its
-    /// segments lies there yet.
+    /// Returns the disk group that gets a member more, or one less, and the slot of that one, if
+    /// none of its segments lies there.
     #[must_use]
     pub fn coming_slot(&self) -> Option<(u8, usize)> {
         let reshape = self.geometry.reshape.filter(|it| it.moved == 0 && it.kept.is_none())?;
@@ -102,7 +179,8 @@ impl Superblock {
         let group = self.added.iter().find(|group| group.number == number);
         let slots = group.map_or(&self.slots, |group| &group.slots);
         let last = u8::try_from(slots.len().saturating_sub(1)).unwrap_or(u8::MAX);
-        let reshape = Reshape { disk_group: number, member: last, moved: 0, kept: None };
+        let (kept, towards) = (None, Towards::Wide);
+        let reshape = Reshape { disk_group: number, member: last, moved: 0, kept, towards };
         self.geometry.reshape = Some(reshape);
         slot
     }
@@ -121,12 +199,174 @@ impl Superblock {
         let (wide, segment_bytes) = (lay.wide.shape, self.geometry.segment_bytes());
         let bytes = self.geometry.segments_in(number).saturating_mul(segment_bytes);
         let rows = wide.rows_of_bytes(bytes, segment_bytes);
+        self.use_rows(number, wide, (rows, bytes));
+        self.place_added()
+    }
+
+    /// A disk group has `bytes` of segments from now on, which take so many rows of each member.
+    fn use_rows(&mut self, number: u8, shape: StripeShape, (rows, bytes): (u64, u64)) {
         match self.added.iter_mut().find(|group| group.number == number) {
             Some(group) => {
-                group.member_bytes = 2 * ADDED_GROUPS_OFFSET + (rows << wide.unit_shift);
+                group.member_bytes = 2 * ADDED_GROUPS_OFFSET + (rows << shape.unit_shift);
             }
-            None => self.geometry.end_reshape(wide, bytes),
+            None => self.geometry.reshape_first(shape, bytes),
         }
+    }
+
+    /// The member in `slot` of a raid5 is to go: the allocation groups from `first` on are given up
+    /// from now on.
+    pub fn begin_giving_up(&mut self, slot: usize, first: u32) {
+        let Some((disk_group, _, own)) = self.group_of_slot(slot) else { return };
+        let Some(member) = own.iter().position(|at| at == slot) else { return };
+        let member = u8::try_from(member).unwrap_or(u8::MAX);
+        self.geometry.last_groups = Some(LastGroups { disk_group, member, first });
+    }
+
+    /// The allocation groups that were given up are gone, and there is room for those that stay on
+    /// a member less: their segments become narrow from now on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Superblock::place_added`].
+    pub fn begin_narrowing(&mut self) -> Result<(), SuperblockError> {
+        let Some(last) = self.geometry.last_groups.take() else { return Ok(()) };
+        let (number, segment_bytes) = (last.disk_group, self.geometry.segment_bytes());
+        let Some(lay) = self.geometry.lay_of(number) else { return Ok(()) };
+        let staying = self.geometry.numbers_of(number).start..last.first;
+        let moved = staying.map(|group| u64::from(self.geometry.segments_of(group))).sum();
+        let shape = lay.wide.shape.narrower();
+        let bytes = moved * segment_bytes;
+        if number == 0 {
+            self.geometry.group_count = last.first;
+        }
+        let (member, kept, towards) = (last.member, None, Towards::Narrow);
+        let reshape = Reshape { disk_group: number, member, moved, kept, towards };
+        self.geometry.reshape = Some(reshape);
+        self.use_rows(number, shape, (shape.rows_of_bytes(bytes, segment_bytes), bytes));
         self.place_added()
+    }
+
+    /// All segments of the disk group that is reshaped are narrow: the member on which none of them
+    /// lies is taken out. Returns its slot.
+    pub fn end_narrowing(&mut self) -> Option<usize> {
+        let (number, slot) = self.coming_slot()?;
+        let layout = self.group_of_slot(slot)?.1;
+        self.geometry.reshape = None;
+        self.relayout(number, layout, |slots| slots.remove(slot));
+        self.free_slot(slot);
+        Some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk_group::DiskGroupState;
+    use crate::geometry::{Beside, GeometryOptions};
+    use crate::superblock::tests::sample;
+
+    const MEMBER_BYTES: u64 = 24 << 20;
+
+    /// Returns the label of a pool whose first disk group is a raid5 of `width`, and so is another.
+    fn label(width: u8) -> Superblock {
+        let layout = Layout::Raid5 { unit_shift: 14 };
+        let options = GeometryOptions {
+            device_bytes: MEMBER_BYTES,
+            fragment_bytes: 4096,
+            segment_bytes: None,
+            group_bytes: Some(8 << 20),
+            journal_bytes: Some(1 << 20),
+        };
+        let shape = layout.stripe(usize::from(width)).expect("a raid5 lies in stripes");
+        let beside = Beside { stripe: None, bytes: 1 << 30 };
+        let geometry = Geometry::plan_striped_beside(&options, shape, &beside).expect("it fits");
+        let mut superblock = Superblock { geometry, layout, ..sample() };
+        let count = usize::from(width);
+        superblock.members =
+            (1..=2 * width).map(|id| Member::new([id; 16], MEMBER_BYTES)).collect();
+        superblock.slots = (0..count).collect();
+        let slots: Slots = (count..2 * count).collect();
+        let plan = superblock.geometry.plan_added(1, layout, slots, MEMBER_BYTES);
+        let state = DiskGroupState::Online;
+        superblock.added = vec![DiskGroup { state, ..plan.expect("there is room") }];
+        superblock.place_added().expect("as it was planned");
+        superblock
+    }
+
+    fn decoded(superblock: &Superblock) -> Superblock {
+        let found = Superblock::decode(&superblock.encode(0), 0).expect("it is one");
+        assert_eq!(&found, superblock);
+        found
+    }
+
+    /// Goal: a disk group that has a member less uses no more of each of the others than it did,
+    /// and is what one of so many members is; each label on the way is read as it was.
+    #[test]
+    fn a_raid5_can_have_a_member_less() {
+        for (width, number, member) in [(4, 0, 3), (4, 1, 0), (5, 0, 0), (6, 1, 4), (7, 0, 3)] {
+            let what = format!("{width} {number} {member}");
+            let mut superblock = label(width);
+            let slot = usize::from(number) * usize::from(width) + member;
+            let before = superblock.geometry.clone();
+            let all = before.numbers_of(number);
+            let staying = before.staying_without_one(number, superblock.member_bytes(slot));
+            let staying = staying.expect("there is room for one");
+            assert!(staying > all.start && staying < all.end, "{what}: {staying}");
+
+            superblock.begin_giving_up(slot, staying);
+            let superblock = &mut decoded(&superblock);
+            assert!(!superblock.geometry.leaves(staying - 1), "{what}");
+            assert!((staying..all.end).all(|group| superblock.geometry.leaves(group)), "{what}");
+            assert_eq!(superblock.geometry.staying_in(number), staying, "{what}");
+            assert_eq!(superblock.geometry.numbers_of(number), all, "{what}");
+            let other = superblock.geometry.numbers_of(1 - number);
+            assert!(!other.into_iter().any(|group| superblock.geometry.leaves(group)), "{what}");
+
+            superblock.begin_narrowing().expect("there is room");
+            let superblock = &mut decoded(superblock);
+            let geometry = &superblock.geometry;
+            assert_eq!(geometry.numbers_of(number), all.start..staying, "{what}");
+            for group in all.start..staying {
+                assert_eq!(geometry.fragments_of(group), before.fragments_of(group), "{what}");
+                assert_eq!(geometry.group_offset(group), before.group_offset(group), "{what}");
+            }
+            let reshape = geometry.reshape.expect("it is reshaped");
+            assert_eq!(reshape.moved, geometry.segments_in(number), "{what}");
+            let lay = geometry.lay_of(number).expect("it lies in stripes");
+            assert!(lay.is_reshaped() && lay.gains(), "{what}");
+            assert_eq!(lay.wide.shape.members, width, "{what}");
+            let used = superblock.member_bytes(slot);
+            assert!(used <= MEMBER_BYTES, "{what}: {used}");
+
+            let reshape = Reshape { moved: 0, ..reshape };
+            superblock.geometry.reshape = Some(reshape);
+            let superblock = &mut decoded(superblock);
+            assert_eq!(superblock.end_narrowing(), Some(slot), "{what}");
+            if slot > 0 {
+                let superblock = decoded(superblock);
+                assert_eq!(superblock.group_of_slot(slot), None, "{what}");
+                assert!(superblock.geometry.reshape.is_none(), "{what}");
+            }
+        }
+    }
+
+    /// Goal: what cannot be said of a disk group is refused.
+    #[test]
+    fn what_cannot_be_given_up_is_refused() {
+        let superblock = label(4);
+        let all = superblock.geometry.numbers_of(0);
+        let refused_of = |superblock: &Superblock, last: LastGroups, what: &str| {
+            let geometry = Geometry { last_groups: Some(last), ..superblock.geometry.clone() };
+            let first = (superblock.layout, &superblock.slots);
+            let verified = verify_reshape(&geometry, (first, &superblock.added));
+            assert_eq!(verified, Err("reshape"), "{what}");
+        };
+        let refused = |last, what| refused_of(&superblock, last, what);
+        let last = LastGroups { disk_group: 0, member: 1, first: all.end };
+        refused(LastGroups { first: 0, ..last }, "all of them");
+        refused(LastGroups { first: all.end + 1, ..last }, "what is not there");
+        refused(LastGroups { member: 4, ..last }, "a member that is not there");
+        refused(LastGroups { disk_group: 2, ..last }, "another disk group");
+        refused_of(&label(3), LastGroups { first: 1, ..last }, "a raid5 of two");
     }
 }

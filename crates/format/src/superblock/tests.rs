@@ -3,7 +3,7 @@ use crate::geometry::GeometryOptions;
 use crate::members::MemberState;
 use crate::missed::Parts;
 
-fn sample() -> Superblock {
+pub(super) fn sample() -> Superblock {
     let geometry = Geometry::plan(&GeometryOptions {
         device_bytes: 1 << 30,
         fragment_bytes: 4096,
