@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileSystem, FsError, FsResult, Ino};
-use engine::{CreateOptions, OpenOptions, Pool};
+use engine::{CreateOptions, OpenOptions, PENDING_BYTES_MAX, Pool};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
@@ -140,6 +140,38 @@ fn a_file_that_cannot_be_flushed_refuses_no_write_to_another() {
     is_told(&pool.fsync(&caller, victim, false));
     // Once it is gone, so is what there was to tell; what it had is kept, for nobody can free it.
     pool.unlink(&caller, pool.root(), name_of(VICTIM).as_bytes(), None).expect("a name goes");
+}
+
+/// Writes block after block of a file, twice as much as may wait; returns how many bytes were taken
+/// before the first error, and that.
+fn write_on(pool: &Pool, ino: Ino) -> (usize, FsResult<()>) {
+    let mut taken = 0;
+    while taken < 2 * PENDING_BYTES_MAX {
+        let offset = u64::try_from(BLOCK_BYTES + taken).expect("small");
+        let written = pool.write(&Caller::root(), ino, offset, &content(7, BLOCK_BYTES));
+        if written.is_err() {
+            return (taken, written);
+        }
+        taken += BLOCK_BYTES;
+    }
+    (taken, Ok(()))
+}
+
+/// Goal: a file of which nothing can be installed does not fill the memory. Method: it is written
+/// on without a sync, and so is another.
+#[test]
+fn a_file_that_cannot_be_flushed_takes_so_much_and_no_more() {
+    let Broken { pool, victim, other, .. } = broken();
+    let (taken, refused) = write_on(&pool, victim);
+    is_told(&refused);
+    assert_eq!(refused, pool.fsync(&Caller::root(), victim, false), "what a sync says");
+    assert!((PENDING_BYTES_MAX / 2..=PENDING_BYTES_MAX).contains(&taken), "{taken} bytes taken");
+    let zeroed = pool.write(&Caller::root(), victim, 0, &content(8, BLOCK_BYTES));
+    is_told(&zeroed);
+    assert_eq!(write_on(&pool, other), (2 * PENDING_BYTES_MAX, Ok(())));
+    pool.fsync(&Caller::root(), other, false).expect("nothing of it is damaged");
+    let written = read(&pool, &name_of(VICTIM)).expect("what waits is in memory");
+    assert!(written[..BLOCK_BYTES] == content(100, BLOCK_BYTES), "what was refused");
 }
 
 #[test]

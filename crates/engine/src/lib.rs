@@ -40,5 +40,5 @@ pub use segment::{SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
 pub use stream::{ReceiveError, ResumeToken, SendError, TokenError};
 pub use vnode::{
     Became, DIFF_RANGES_MAX, DIRTY_FILES_MAX, Difference, FilesOptions, FilesetChange, Fullness,
-    Heaviest, HeavyClone, NewFileset, ReceiveFailure, Received, Restored, Still,
+    Heaviest, HeavyClone, NewFileset, PENDING_BYTES_MAX, ReceiveFailure, Received, Restored, Still,
 };

@@ -29,6 +29,10 @@ use runtime::sync::RwLockWriteGuard;
 /// rare, and each is a checkpoint that he waits for.
 const RECLAIMS_LOST_MAX: u32 = 8;
 
+/// Bytes of a file that may wait in memory while they cannot be installed. What waits of another is
+/// bounded by the writes that may be in flight.
+pub const PENDING_BYTES_MAX: usize = 8 << 20;
+
 pub(super) type StateGuard<'v> = RwLockWriteGuard<'v, VnodeState>;
 
 /// A file that is written to under its lock, and what was seen of its map, which stays as it is
@@ -50,6 +54,7 @@ impl Core {
         offset: u64,
         data: &Payload<'_>,
     ) -> FsResult<(Span, usize)> {
+        self.check_pending(writing.state)?;
         let span = writing.span_to_write(offset, wide(data.len()))?;
         let mut result = self.write_in(writing, span, offset, data);
         if result == Err(FsError::NoSpace)
@@ -59,6 +64,16 @@ impl Core {
             result = self.write_in(writing, whole, offset, data);
         }
         result
+    }
+
+    /// Refuses a file of which too much waits that cannot be installed, with what keeps it.
+    fn check_pending(&self, state: &VnodeState) -> FsResult<()> {
+        let Some(error) = &state.not_installed else { return Ok(()) };
+        let pending = state.pending.values().map(|block| self.stored_bytes(block.fragments()));
+        match pending.sum::<usize>() > PENDING_BYTES_MAX {
+            true => Err(FsError::clone(error)),
+            false => Ok(()),
+        }
     }
 
     /// Writes as much of `data` at `offset` as `span` takes.
@@ -457,6 +472,9 @@ impl Files<'_> {
         }
         let gone = state.pending.split_off(&size_bytes);
         gone.values().for_each(|block| self.segments.kill(block));
+        if state.pending.is_empty() {
+            state.not_installed = None;
+        }
         // V3: what is left was part of a write whose end is cut off.
         for block in state.pending.values() {
             block.set_file_bytes(block.file_bytes().min(size_bytes));

@@ -139,6 +139,10 @@ impl Core {
 
     /// As [`Core::install_all`]. Returns whether it is done: a pot may be empty before.
     fn install_all_by(&self, vnode: &Arc<Vnode>, changes: &mut Changes<'_, '_>) -> FsResult<bool> {
+        self.install_wanted(vnode, changes).inspect_err(|error| note_not_installed(vnode, error))
+    }
+
+    fn install_wanted(&self, vnode: &Arc<Vnode>, changes: &mut Changes<'_, '_>) -> FsResult<bool> {
         let mut wanted: Option<BTreeSet<u64>> = None;
         loop {
             let Some(change) = changes.begin(self, vnode)? else { return Ok(false) };
@@ -283,6 +287,7 @@ impl Core {
         self.segments.installed(blocks.iter().map(|(_, block, kept)| (block, *kept)));
         state.anode = Some(anode);
         state.class = applied.class;
+        state.not_installed = None;
         if is_all {
             state.is_attr_dirty = false;
             self.table.mark_clean(vnode.ino);
@@ -358,6 +363,7 @@ impl Core {
                 for vnode in left {
                     if let Err(error) = self.install_sealed(vnode) {
                         self.check_alive()?;
+                        note_not_installed(vnode, &error);
                         let ino = vnode.ino.0;
                         tracing::debug!(%error, ino, "what waits of a file goes on waiting");
                     }
@@ -588,6 +594,11 @@ fn waiting_in_root(state: &VnodeState) -> Option<Vec<ReadyBlock>> {
     let is_some_done =
         if state.pending.is_empty() { state.is_attr_dirty } else { !ready.is_empty() };
     (is_some_done && ready.iter().all(is_in_root)).then_some(ready)
+}
+
+/// Until something of the file is installed, [`super::PENDING_BYTES_MAX`] of it may wait.
+fn note_not_installed(vnode: &Vnode, error: &FsError) {
+    vnode.state.write().not_installed = Some(Box::new(error.clone()));
 }
 
 fn is_written((_, sequence): (BlockPointer, u64)) -> bool {

@@ -76,6 +76,7 @@ pub use clone::Still;
 pub(crate) use clone::needed_by;
 pub use diff::{Became, DIFF_RANGES_MAX, Difference};
 pub(crate) use enter::Entered;
+pub use file::PENDING_BYTES_MAX;
 pub use filesets::NewFileset;
 pub(crate) use filesets::{Fileset, Filesets};
 pub use fork::Restored;
@@ -135,6 +136,8 @@ pub(crate) struct VnodeState {
     is_exempt: bool,
     /// Class of the last transaction that changed it.
     class: u64,
+    /// Why what waits could not be installed when that was tried last.
+    not_installed: Option<Box<FsError>>,
 }
 
 impl VnodeState {
@@ -149,6 +152,7 @@ impl VnodeState {
             pending: BTreeMap::new(),
             is_attr_dirty: false,
             class: 0,
+            not_installed: None,
         }
     }
 
