@@ -23,10 +23,12 @@ use crate::buffer::io;
 use crate::convert::{narrow, wide};
 use crate::error::{FsError, FsResult};
 use crate::segment::Segments;
-use crate::vnode::{Content, Core, Empties, Moves};
+use crate::vnode::{Content, Core, Empties, Moment, Moves};
 
 /// Segments that are cleaned between two checkpoints: the cleaner has so many to copy into.
 const SEGMENTS_PER_SETTLING: usize = 4;
+/// Free segments that steps see to while nobody writes.
+const SEGMENTS_AT_REST: u32 = 2 * LOW_SEGMENTS;
 /// Segments that one call empties because metadata wants room in the first disk group.
 const FIRST_EMPTIED_MAX: u32 = 32;
 /// Segments that one call cleans at most where nobody waits for more: it is a step of a job.
@@ -41,8 +43,7 @@ const READ_BYTES: usize = 128 << 10;
 pub(crate) struct Cleaner {
     segments: AtomicU64,
     read_fragments: AtomicU64,
-    /// Blocks that had been placed, and one, when nothing was found for the first disk group.
-    fruitless_at: AtomicU64,
+    seen: crate::sync::Mutex<Seen>,
     gauge: crate::sync::Mutex<Gauge>,
     /// Held by whoever cleans.
     running: crate::sync::Mutex<()>,
@@ -54,24 +55,40 @@ impl Job for Cleaner {
     }
 
     /// Begins below twice the segments that a reclaim wants, so that writers seldom wait for one.
+    /// While they write it empties no more than that wants: the later a segment is emptied, the
+    /// less of it is live.
     fn step(&self, core: &Core, now_ns: u64, _budget: Budget) -> FsResult<Step> {
         self.gauge.lock().note(now_ns, self.counts(core));
         let alloc = &core.store.alloc;
-        if alloc.free_segments(2 * LOW_SEGMENTS)? < 2 * LOW_SEGMENTS {
-            core.reclaim()?;
-        } else if alloc.first_has()? != FirstHas::Enough {
-            // Until something is written nothing else can be found.
-            let placed = core.segments.placed() + 1;
-            if self.fruitless_at.load(Ordering::Relaxed) != placed {
-                let before = self.segments.load(Ordering::Relaxed);
-                core.reclaim()?;
-                let is_fruitless = self.segments.load(Ordering::Relaxed) == before;
-                let at = if is_fruitless { core.segments.placed() + 1 } else { 0 };
-                self.fruitless_at.store(at, Ordering::Relaxed);
-            }
+        let is_short = alloc.free_segments(SEGMENTS_AT_REST)? < SEGMENTS_AT_REST;
+        if !is_short && alloc.first_has()? == FirstHas::Enough {
+            return Ok(Step::Wait);
         }
+        // What is freed makes no room for the first disk group in others.
+        let is_same = |at: Moment, now: Moment| {
+            if is_short { at == now } else { at.blocks_placed == now.blocks_placed }
+        };
+        let Seen { last, fruitless } = *self.seen.lock();
+        let before = core.moment();
+        if fruitless.is_some_and(|at| is_same(at, before)) {
+            return Ok(Step::Wait);
+        }
+        let is_at_rest = last.is_some_and(|last| last.blocks_placed == before.blocks_placed);
+        core.reclaim_until(if is_at_rest { SEGMENTS_AT_REST } else { LOW_SEGMENTS })?;
+        let now = core.moment();
+        let is_fruitless = is_at_rest && is_same(before, now);
+        *self.seen.lock() = Seen { last: Some(now), fruitless: is_fruitless.then_some(now) };
         Ok(Step::Wait)
     }
+}
+
+/// How far the pool was at steps of the cleaner.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// At the end of the last that looked.
+    last: Option<Moment>,
+    /// When one found nothing to do: until that changes, none looks.
+    fruitless: Option<Moment>,
 }
 
 impl Empties for Cleaner {
@@ -156,6 +173,7 @@ impl Cleaner {
         (attempts_max, moves): (usize, &mut Moves),
     ) -> FsResult<()> {
         let (mut tried, mut of_first_left) = (BTreeSet::new(), FIRST_EMPTIED_MAX);
+        let mut is_settled = true;
         for attempt in 1..=attempts_max {
             let has_enough = core.store.alloc.free_segments(enough)? >= enough;
             let first_has = match of_first_left {
@@ -179,6 +197,7 @@ impl Cleaner {
             of_first_left -= u32::from(has_enough);
             let Some(chosen) = chosen else { break };
             tried.insert(chosen);
+            is_settled = false;
             match self.clean_segment(core, chosen.into(), moves) {
                 Ok(()) => {}
                 // Not even the cleaner's own segments are free: what is pending must be released.
@@ -201,9 +220,10 @@ impl Cleaner {
             }
             if attempt % SEGMENTS_PER_SETTLING == 0 {
                 settle_moves(core, moves)?;
+                is_settled = true;
             }
         }
-        settle_moves(core, moves)
+        if is_settled { Ok(()) } else { settle_moves(core, moves) }
     }
 
     fn clean_segment(&self, core: &Core, id: SegmentId, moves: &mut Moves) -> FsResult<()> {

@@ -3,11 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use runtime::clock::ManualClock;
-use storage::device::{MemoryDevice, SharedDevice};
+use storage::counters::IoCounts;
+use storage::device::{CountingDevice, MemoryDevice, Purpose, RequestKind, SharedDevice};
 
 use super::*;
+use crate::alloc::LOW_SEGMENTS;
 use crate::convert::wide;
-use crate::vnode::api::{Caller, FileSystem};
+use crate::vnode::api::{Caller, FileKind, FileSystem, FsError, Ino, NewInode};
 use crate::{CreateOptions, OpenOptions, Pool};
 
 const POOL_BYTES: u64 = 16 << 20;
@@ -198,4 +200,101 @@ fn how_long_a_job_takes_is_told_once_it_has_done_something() {
     assert_eq!(ends_in_ns(at(6, 10), 5, 100), Some(400));
     assert_eq!(ends_in_ns(at(12, 10), 5, 100), Some(0));
     assert_eq!(ends_in_ns(at(1, u64::MAX), 0, u64::MAX), None, "longer than can be told");
+}
+
+const LARGER_BYTES: u64 = 64 << 20;
+const BLOCK_BYTES: usize = 16 << 10;
+const TICK_NS: u64 = 250_000_000;
+/// Enough for a pool to do all that it wants to.
+const TICKS: usize = 100;
+
+/// A pool of many small segments whose requests are counted.
+struct Short {
+    device: Arc<CountingDevice>,
+    clock: Arc<ManualClock>,
+    pool: Pool,
+}
+
+impl Short {
+    fn new() -> Short {
+        let device = CountingDevice::new(MemoryDevice::new("memory", LARGER_BYTES));
+        let shared: SharedDevice = Arc::<CountingDevice>::clone(&device);
+        let clock = Arc::new(ManualClock::new());
+        let mut options = CreateOptions::new(LARGER_BYTES, [7; 64]);
+        options.geometry.segment_bytes = Some(128 << 10);
+        Pool::create(&shared, clock.as_ref(), &options).expect("a pool fits");
+        let pool = Pool::open(shared, clock.clone(), OpenOptions::default()).expect("it opens");
+        Short { device, clock, pool }
+    }
+
+    /// Returns how many segments are free, but no more than the cleaner wants.
+    fn free_segments(&self) -> u32 {
+        self.pool.core().store.alloc.free_segments(2 * LOW_SEGMENTS).expect("nothing is damaged")
+    }
+
+    fn make(&self, name: &str) -> FsResult<Ino> {
+        let new = NewInode::new(FileKind::Regular, 0o644);
+        let made =
+            self.pool.create(&Caller::root(), self.pool.root(), name.as_bytes(), new, None)?;
+        self.pool.forget(made.ino, 1);
+        Ok(made.ino)
+    }
+
+    /// Ticks so often, and returns what that asks of the device.
+    fn tick(&self, count: usize) -> IoCounts {
+        let before = self.device.snapshot();
+        for _ in 0..count {
+            self.clock.advance_ns(TICK_NS);
+            self.pool.tick().expect("nothing fails");
+        }
+        self.device.snapshot() - before
+    }
+
+    /// Nothing is written by ticks, but that the pool is in use.
+    fn assert_rests(&self) {
+        let cost = self.tick(TICKS);
+        let beats = cost.of(Purpose::Superblock, RequestKind::Write).requests;
+        assert_eq!((cost.writes() - beats, cost.flushes()), (0, 0), "{cost:?}");
+    }
+}
+
+/// Goal: a pool that is full, and of which nothing is worth cleaning, rests. Method: one file takes
+/// all that it can; then what ticks write is counted, and once more after a change.
+#[test]
+fn a_full_pool_in_which_there_is_nothing_to_clean_rests() {
+    let short = Short::new();
+    let ino = short.make("file").expect("there is room");
+    let data = vec![1; BLOCK_BYTES];
+    let mut end = 0;
+    while short.pool.write(&Caller::root(), ino, end, &data).is_ok() {
+        end += wide(BLOCK_BYTES);
+    }
+    short.tick(TICKS);
+    assert!(short.free_segments() < 2 * LOW_SEGMENTS, "it is not full");
+    short.assert_rests();
+    short.pool.write(&Caller::root(), ino, 0, &data).expect("what it has may be written again");
+    assert!(short.tick(TICKS).writes() > 0, "a change is written");
+    short.assert_rests();
+}
+
+/// Goal: the cleaner begins before writers want a segment, and rests once it has what it wants.
+/// Method: two files fill the pool block by block in turn, and one is removed.
+#[test]
+fn a_pool_with_few_free_segments_is_cleaned_before_writers_want_them() {
+    let short = Short::new();
+    let files = ["stays", "goes"].map(|name| short.make(name).expect("there is room"));
+    let data = vec![1; BLOCK_BYTES];
+    let write = |number: u64| {
+        let (file, block) = (files[usize::from(number % 2 == 1)], number / 2);
+        short.pool.write(&Caller::root(), file, block * wide(BLOCK_BYTES), &data)
+    };
+    (0..).find(|number| write(*number).is_err()).expect("it is full once");
+    short.pool.unlink(&Caller::root(), short.pool.root(), b"goes", None).expect("it is there");
+    short.pool.sync().expect("nothing fails");
+    short.pool.checkpoint().expect("nothing fails");
+    let free = short.free_segments();
+    assert!((LOW_SEGMENTS..2 * LOW_SEGMENTS).contains(&free), "{free} segments are free");
+    short.tick(TICKS);
+    assert_eq!(short.free_segments(), 2 * LOW_SEGMENTS);
+    short.assert_rests();
 }

@@ -86,7 +86,7 @@ pub use properties::FilesetChange;
 pub(crate) use receive::{Arrival, ArrivalEnd};
 pub use receive::{ReceiveFailure, Received};
 pub(crate) use relocate::Content;
-pub(crate) use room::Empties;
+pub(crate) use room::{Empties, Moment};
 pub use weigh::{Fullness, Heaviest, HeavyClone};
 
 use std::collections::BTreeMap;

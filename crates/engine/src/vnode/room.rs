@@ -29,7 +29,7 @@ pub(crate) trait Empties: Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
     transactions: u64,
-    blocks_placed: u64,
+    pub(crate) blocks_placed: u64,
     writes_answered: u64,
 }
 
@@ -38,7 +38,8 @@ pub(crate) struct Moment {
 pub(crate) struct Barren(Mutex<Option<Moment>>);
 
 impl Core {
-    fn moment(&self) -> Moment {
+    /// Returns how far the pool is.
+    pub(crate) fn moment(&self) -> Moment {
         Moment {
             transactions: self.store.journal.counts().transactions,
             blocks_placed: self.segments.placed(),
@@ -122,7 +123,12 @@ impl Core {
     /// Makes freed space usable: a checkpoint, and segments are emptied until there are enough or
     /// nothing is left to gain. Called with no lock held.
     pub(crate) fn reclaim(&self) -> FsResult<()> {
+        self.reclaim_until(LOW_SEGMENTS)
+    }
+
+    /// The same, until `enough` segments are free.
+    pub(crate) fn reclaim_until(&self, enough: u32) -> FsResult<()> {
         self.settle_space()?;
-        self.emptier.empty_some(self, LOW_SEGMENTS)
+        self.emptier.empty_some(self, enough)
     }
 }
