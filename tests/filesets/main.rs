@@ -15,6 +15,7 @@ mod many;
 mod moved_along;
 mod moving;
 mod owners;
+mod pages;
 mod quota;
 mod receiving;
 mod resumed;

@@ -435,7 +435,6 @@ pub(crate) const FOUND: &[Row] = &[
     ("ReshapeUnflushed", "members", "reshape::a_cut_at_any_moment_of_a_move_loses_nothing"),
     ("ReshapeKeptForgotten", "members", "reshape::a_cut_at_any_moment_of_a_move_loses_nothing"),
     ("ReshapeNotHeld", "members", "reshape::a_segment_that_is_written_to_is_not_moved"),
-    ("NarrowedBlankedFirst", "members", "narrow::a_cut_at_any_moment_loses_nothing"),
     ("AttachedReadAtOnce", "members", "attach::a_mirror_gets_a_member_while_it_is_in_use"),
     ("AttachedForgotten", "members", "attach::a_mirror_gets_a_member_while_it_is_in_use"),
     (
@@ -519,6 +518,14 @@ pub(crate) const FOUND: &[Row] = &[
         "engine",
         "vnode::held::tests::a_block_is_moved_beside_another_of_its_range",
     ),
+    (
+        "PageMoveTakesNewBirth",
+        "filesets",
+        "pages::whoever_holds_a_page_finds_it_where_it_was_moved",
+    ),
+    ("PageMoveMissesHolder", "filesets", "pages::whoever_holds_a_page_finds_it_where_it_was_moved"),
+    ("PageMoveKeepsHint", "filesets", "pages::whoever_holds_a_page_finds_it_where_it_was_moved"),
+    ("PageMoveRootKept", "filesets", "pages::whoever_holds_a_page_finds_it_where_it_was_moved"),
     ("MoveVnodeNotTold", "filesets", "moving::whoever_holds_a_block_finds_it_where_it_was_moved"),
     ("DiffSkipsSubtree", "filesets", "diff::diff_tells_what_whole_trees_show"),
     ("DiffComparesWholeBlocks", "filesets", "diff::diff_tells_what_whole_trees_show"),

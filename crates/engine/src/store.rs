@@ -433,21 +433,58 @@ impl Change<'_> {
     ) -> FsResult<Place> {
         let (buffer, bytes) = self.store.cache.page_with_bytes(place, kind, owner)?;
         self.near = place;
-        let copy = self.add_page(kind, owner)?;
         let birth = self.epoch();
-        let header = PageHeader::parse(page_of(&bytes));
-        let header = header.map(|header| PageHeader { place: copy, birth, lsn: Lsn(0), ..header });
-        let page = self.tx_mut().own_mut(copy);
-        let (Some(header), Some(page)) = (header, page) else {
-            return Err(corrupt(DefectCode::AG003.found("a page without a header").at(place)));
-        };
-        page.copy_from_slice(page_of(&bytes));
-        header.encode(page);
+        let copy = self.add_copy(page_of(&bytes), kind, owner, birth)?;
         if buffer.class() != 0 {
             // CRASH: what an open class has put into the old page is in the copy: a crash keeps
             // both or neither. A change of nothing makes the transaction part of that class.
             self.tx_mut().add_u64(&buffer, BIRTH_OFFSET, 0);
         }
+        Ok(copy)
+    }
+
+    /// Moves the page at `place` elsewhere, as it is, its birth too (MV1); returns where. The
+    /// caller points there wherever somebody pointed to the old place, and then says that it was
+    /// left ([`Cache::leave`]). No tombstone stays in it: what leads there may be at home for
+    /// longer than the copy is.
+    pub(crate) fn move_page(
+        &mut self,
+        place: Place,
+        kind: PageKind,
+        owner: PageOwner,
+    ) -> FsResult<Place> {
+        let (buffer, _) = self.store.cache.page_with_bytes(place, kind, owner)?;
+        // What leads elsewhere below it this change may have moved.
+        let bytes: PageBytes = *self.store.view(Some(self), place, kind, owner)?;
+        let is_planted = planted::is(Planted::PageMoveTakesNewBirth);
+        let birth = if is_planted { self.epoch() } else { birth_of(&bytes) };
+        let copy = self.add_copy(&bytes, kind, owner, birth)?;
+        if buffer.class() != 0 {
+            // CRASH: as for a copy.
+            self.tx_mut().add_u64(&buffer, BIRTH_OFFSET, 0);
+        }
+        let fragments = self.store.geometry().page_fragments();
+        self.free(&[Extent { place, fragments }])?;
+        Ok(copy)
+    }
+
+    /// Makes a page that holds what another does.
+    fn add_copy(
+        &mut self,
+        bytes: &PageBytes,
+        kind: PageKind,
+        owner: PageOwner,
+        birth: Epoch,
+    ) -> FsResult<Place> {
+        let copy = self.add_page(kind, owner)?;
+        let header = PageHeader::parse(bytes);
+        let header = header.map(|header| PageHeader { place: copy, birth, lsn: Lsn(0), ..header });
+        let page = self.tx_mut().own_mut(copy);
+        let (Some(header), Some(page)) = (header, page) else {
+            return Err(corrupt(DefectCode::AG003.found("a page without a header").at(copy)));
+        };
+        page.copy_from_slice(bytes);
+        header.encode(page);
         Ok(copy)
     }
 

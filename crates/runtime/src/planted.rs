@@ -197,8 +197,6 @@ bugs! {
     ReshapeKeptForgotten:
         "An open says that a segment which is kept elsewhere is moved, and does not move it (RP3).",
     ReshapeNotHeld: "Writers go on while a segment is moved (RP2).",
-    NarrowedBlankedFirst:
-        "The label of a member that a raid5 loses goes before the others do without it (AD3).",
     AttachedReadAtOnce: "A member that is attached is read before it has all (AD1).",
     AttachedForgotten:
         "A label that is written for another reason has the disk groups' members of before.",
@@ -246,6 +244,10 @@ bugs! {
         "A move follows pointers of a deleted clone that its walk has left behind (MV2).",
     MoveFreesWholeBlock: "A move frees what of a block nobody has held any more (MV5).",
     MoveTakesNeighbour: "A move takes what lies behind a block for a part of it.",
+    PageMoveTakesNewBirth: "A metadata page that is moved gets a new birth (PM1).",
+    PageMoveMissesHolder: "One of those who hold a metadata page is not told that it moves (PM2).",
+    PageMoveKeepsHint: "The hint of a directory page's sibling names the place before a move.",
+    PageMoveRootKept: "A root in memory leads where a metadata page was before it moved (PM4).",
     MoveVnodeNotTold: "A file in memory reads a block where it was before it was moved (MV4).",
     DiffSkipsSubtree: "The diff of two nodes skips pages that both have differently (VD1).",
     DiffComparesWholeBlocks:

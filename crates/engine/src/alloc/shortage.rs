@@ -1,9 +1,11 @@
 //! Space that is refused at a moment that somebody chooses, as a full pool refuses it: so that a
 //! test can ask what becomes of an operation whose n-th need of space is not met, whichever it is.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{FsError, FsResult};
+use crate::sync::Mutex;
 
 /// Which need of space is not met. None, until [`Shortage::begin`].
 ///
@@ -14,12 +16,15 @@ pub struct Shortage {
     left: AtomicU64,
     persists: AtomicBool,
     refused: AtomicU64,
+    /// Allocation groups that give no pages.
+    barred: Mutex<BTreeSet<u32>>,
 }
 
 impl Default for Shortage {
     fn default() -> Shortage {
         let (persists, refused) = (AtomicBool::new(false), AtomicU64::new(0));
-        Shortage { left: AtomicU64::new(u64::MAX), persists, refused }
+        let (left, barred) = (AtomicU64::new(u64::MAX), Mutex::default());
+        Shortage { left, persists, refused, barred }
     }
 }
 
@@ -28,6 +33,15 @@ impl Shortage {
     pub fn begin(&self, nth: u64, persists: bool) {
         self.left.store(nth, Ordering::SeqCst);
         self.persists.store(persists, Ordering::SeqCst);
+    }
+
+    /// From here on these allocation groups give no pages, and all others do.
+    pub fn bar(&self, groups: impl IntoIterator<Item = u32>) {
+        *self.barred.lock() = groups.into_iter().collect();
+    }
+
+    pub(super) fn barred(&self) -> BTreeSet<u32> {
+        self.barred.lock().clone()
     }
 
     /// From here on all needs are met.

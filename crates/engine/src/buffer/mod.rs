@@ -22,10 +22,11 @@ mod lsn;
 pub(crate) use around::{AroundPolicy, Missed, ReadAround};
 pub use lsn::LsnCounts;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use format::defect::Defect;
+use format::defect::{Defect, DefectCode};
 use format::ids::{Lsn, Place, PoolId};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
 use runtime::planted::{self, Planted};
@@ -39,6 +40,8 @@ use crate::sync::Mutex;
 
 /// Loads of a page that evictions may spoil before one is made under the lock of its shard.
 const LOAD_TRIES_MAX: u32 = 8;
+/// What is found where a page was before it was moved.
+const LEFT: &str = "the page was moved, and somebody looks for it where it was";
 /// Shards of the cache, so that threads seldom meet.
 const SHARDS: usize = 64;
 
@@ -135,6 +138,8 @@ struct Shard {
     hits: u64,
     /// Those that were the first use of a page that was read around another.
     ahead_used: u64,
+    /// Places that pages have left: whoever still has one of them is told so.
+    left: BTreeSet<Place>,
 }
 
 impl Shard {
@@ -257,6 +262,22 @@ impl Cache {
         self.look(place, (kind, owner), |_, bytes| Arc::clone(bytes))
     }
 
+    /// Returns the page at `place` as it is now, whatever it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cache::page`].
+    pub(crate) fn any_page(&self, place: Place) -> FsResult<PageRef> {
+        let known = self.find(place);
+        Ok(known.map_or_else(|| self.load_page(place), Ok)?.bytes())
+    }
+
+    /// The page at `place` is elsewhere from now on, and what lies there was left as it was: who
+    /// still looks for it there finds a defect, until another page is made there.
+    pub(crate) fn leave(&self, place: Place) {
+        self.shard(place).lock().left.insert(place);
+    }
+
     /// Returns what `take` takes of the page at `place`, which is read if it is not in memory.
     fn look<R>(
         &self,
@@ -266,6 +287,9 @@ impl Cache {
     ) -> FsResult<R> {
         {
             let mut shard = self.shard(place).lock();
+            if shard.left.contains(&place) {
+                return Err(corrupt(DefectCode::PG007.found(LEFT).at(place)));
+            }
             if let Some(buffer) = shard.find(place) {
                 let taken = take_from(buffer, expected, take);
                 shard.hits += 1;
@@ -451,8 +475,12 @@ impl Cache {
 
     /// Returns the buffer of a page that is being made new; what it held does not matter.
     pub(crate) fn fresh(&self, place: Place) -> Arc<Buffer> {
-        if let Some(buffer) = self.find(place) {
-            return buffer;
+        {
+            let mut shard = self.shard(place).lock();
+            shard.left.remove(&place);
+            if let Some(buffer) = shard.find(place) {
+                return Arc::clone(buffer);
+            }
         }
         self.make_room();
         let mut shard = self.shard(place).lock();

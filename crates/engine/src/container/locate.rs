@@ -1,14 +1,14 @@
-//! Where the pointers are that lead to a block: for whoever moves it, and points there where it is
-//! then.
+//! Where the pointers are that lead to a block, or to a page: for whoever moves it, and points
+//! there where it is then.
 
 use format::anode::{Anode, StorageMode};
 use format::ids::Place;
 use format::map::{
-    FINE_SHIFT, capacity_of_height, fine_slot, is_split, page_slot, pointer_at, root_slot,
-    split_slot,
+    FINE_LEVEL, FINE_PER_COARSE, FINE_SHIFT, capacity_of_height, fine_slot, is_split, page_slot,
+    pointer_at, root_slot, split_slot,
 };
-use format::page::PageKind;
-use format::pointer::BlockPointer;
+use format::page::{PageKind, PageOwner};
+use format::pointer::{BlockPointer, SplitHint};
 
 use super::data::{check_split, fine_owner};
 use super::map_owner;
@@ -96,6 +96,67 @@ impl Store {
     }
 }
 
+/// Where a path through a map ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// At the map page of this level.
+    Map(u8),
+    /// At the fine leaf that has this block of 4 KiB.
+    Fine(u64),
+    /// At a page of content.
+    Content,
+}
+
+impl Store {
+    /// Returns where the pointer is, as `change` has it, to the page of a container that `kind` and
+    /// `owner` name, and the pointer; `None`: there is none.
+    pub(crate) fn locate_page(
+        &self,
+        change: Option<&Change<'_>>,
+        anode: &Anode,
+        (kind, owner): (PageKind, PageOwner),
+    ) -> FsResult<Option<(PointerAt, BlockPointer)>> {
+        let (index, end) = match (kind, owner.level) {
+            (PageKind::Map, FINE_LEVEL) => (owner.index / FINE_PER_COARSE, End::Fine(owner.index)),
+            (PageKind::Map, level) => (owner.index, End::Map(level)),
+            _ => (owner.index, End::Content),
+        };
+        if anode.storage == StorageMode::Inline || index >= capacity_of_height(anode.height) {
+            return Ok(None);
+        }
+        let slot = root_slot(index, anode.height);
+        let mut at = PointerAt::Anode(slot);
+        let mut pointer = anode.root_pointer(slot);
+        for level in (0..anode.height).rev() {
+            let Some(found) = pointer else { return Ok(None) };
+            if end == End::Map(level) {
+                return Ok(Some((at, found)));
+            }
+            let page = MapPage::new(found.place, map_owner(anode, index, level));
+            let view = self.view(change, found.place, PageKind::Map, page.owner)?;
+            let is_fine = level == 0 && matches!(end, End::Fine(_));
+            if level == 0 && is_split(&view) != is_fine {
+                return Ok(None);
+            }
+            let slot = match end {
+                End::Fine(fine) if level == 0 => split_slot(fine),
+                End::Map(_) | End::Fine(_) | End::Content => page_slot(index, level),
+            };
+            (at, pointer) = (PointerAt::Map(page, slot), pointer_at(&view, slot));
+        }
+        let is_there =
+            !matches!(end, End::Map(_)) && (anode.height > 0 || !matches!(end, End::Fine(_)));
+        Ok(pointer.filter(|_| is_there).map(|pointer| (at, pointer)))
+    }
+}
+
+/// Returns a pointer to a page of a directory that tells that the one that split off it is at
+/// `sibling`.
+pub(crate) fn with_sibling(pointer: BlockPointer, sibling: Place) -> BlockPointer {
+    let hint = pointer.split_hint().map(|hint| SplitHint { sibling: Some(sibling), ..hint });
+    pointer.with_split_hint(hint)
+}
+
 impl MapPage {
     /// Returns where the page is.
     pub(crate) fn place(self) -> Place {
@@ -110,5 +171,16 @@ impl MapPage {
         place: Place,
     ) -> FsResult<()> {
         self.replace(change, slot..slot + 1, |_, old| old.map(|old| BlockPointer { place, ..old }))
+    }
+
+    /// Lets pointer `slot`, to a page of a directory, tell that the one that split off it is at
+    /// `sibling`: nothing else of it changes.
+    pub(crate) fn set_sibling(
+        self,
+        change: &mut Change<'_>,
+        slot: usize,
+        sibling: Place,
+    ) -> FsResult<()> {
+        self.replace(change, slot..slot + 1, |_, old| old.map(|old| with_sibling(old, sibling)))
     }
 }

@@ -32,7 +32,7 @@ pub(crate) use data::Unit;
 pub(crate) use diff::{ChangedPage, ChangedRange, Versions, is_one_file};
 pub(crate) use install::{InstallStep, NewBlock};
 pub(crate) use leaves::Leaves;
-pub(crate) use locate::{Located, PointerAt};
+pub(crate) use locate::{Located, PointerAt, with_sibling};
 pub(crate) use own::Own;
 pub(crate) use truncate::{Content, Step, take_off};
 pub(crate) use walk::{Target, Visit, Visitor};

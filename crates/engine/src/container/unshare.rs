@@ -4,12 +4,9 @@
 //! What a container has for itself has nothing shared above it: so the pages to copy are the last
 //! ones of a path, and the page above them is changed where it is.
 
-use format::anode::{Anode, StorageMode};
+use format::anode::Anode;
 use format::ids::{Epoch, Place};
-use format::map::{
-    FINE_LEVEL, FINE_PER_COARSE, capacity_of_height, is_split, page_slot, pointer_at, root_slot,
-    split_slot,
-};
+use format::map::{FINE_LEVEL, FINE_PER_COARSE, page_slot, root_slot, split_slot};
 use format::page::{PageKind, PageOwner};
 use format::pointer::{BlockPointer, SplitHint};
 
@@ -111,37 +108,9 @@ impl Store {
     pub(crate) fn place_of_page(
         &self,
         anode: &Anode,
-        (kind, owner): (PageKind, PageOwner),
+        page: (PageKind, PageOwner),
     ) -> FsResult<Option<Place>> {
-        let (index, end) = match (kind, owner.level) {
-            (PageKind::Map, FINE_LEVEL) => (owner.index / FINE_PER_COARSE, End::Fine(owner.index)),
-            (PageKind::Map, level) => (owner.index, End::Map(level)),
-            (kind, _) => (owner.index, End::Content(kind)),
-        };
-        if anode.storage == StorageMode::Inline || index >= capacity_of_height(anode.height) {
-            return Ok(None);
-        }
-        let mut pointer = anode.root_pointer(root_slot(index, anode.height));
-        for level in (0..anode.height).rev() {
-            let Some(found) = pointer else { return Ok(None) };
-            if end == End::Map(level) {
-                return Ok(Some(found.place));
-            }
-            let page = MapPage::new(found.place, map_owner(anode, index, level));
-            let view = self.view(None, found.place, PageKind::Map, page.owner)?;
-            let is_fine = level == 0 && matches!(end, End::Fine(_));
-            if level == 0 && is_split(&view) != is_fine {
-                return Ok(None);
-            }
-            let slot = match end {
-                End::Fine(fine) if level == 0 => split_slot(fine),
-                End::Map(_) | End::Fine(_) | End::Content(_) => page_slot(index, level),
-            };
-            pointer = pointer_at(&view, slot);
-        }
-        let is_there =
-            !matches!(end, End::Map(_)) && (anode.height > 0 || !matches!(end, End::Fine(_)));
-        Ok(pointer.filter(|_| is_there).map(|pointer| pointer.place))
+        Ok(self.locate_page(None, anode, page)?.map(|(_, pointer)| pointer.place))
     }
 
     /// Copies a page if it is shared; returns where it is then.

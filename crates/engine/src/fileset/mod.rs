@@ -76,8 +76,9 @@ pub(crate) struct MountedFileset {
     pub(crate) usage: Arc<Usage>,
     /// What users, groups and projects have of it.
     pub(crate) quotas: Quotas,
-    /// Place of the page of the fileset table that holds the entry, and the counts beside it.
-    entry_place: Place,
+    /// Place of the page of the fileset table that holds the entry, and the counts beside it: it
+    /// changes while nobody is inside the gate, and the fileset and the table are locked.
+    entry_place: AtomicU64,
     /// What is added to an epoch to make a generation.
     generation_base: u64,
     /// The anode table as a container; replaced as it grows.
@@ -180,7 +181,7 @@ impl MountedFileset {
             block_shift: entry.block_shift,
             usage,
             quotas,
-            entry_place,
+            entry_place: AtomicU64::new(entry_place.bits()),
             generation_base: entry.generation_base,
             table: RwLock::new(table),
             page_given_up: AtomicU64::new(NO_PAGE),
@@ -271,10 +272,14 @@ impl MountedFileset {
             return Ok(());
         }
         let (page, slot) = entry_position(self.slot);
-        let at = (self.entry_place, PageKind::FilesetTable, entry_owner(page));
+        let at = (self.entry_place(), PageKind::FilesetTable, entry_owner(page));
         change.add_to_count(at, counts_offset(slot), fragments)?;
         change.note_usage(&self.usage, fragments, 0);
         Ok(())
+    }
+
+    fn entry_place(&self) -> Place {
+        Place::from_bits(self.entry_place.load(Ordering::Acquire))
     }
 
     /// Takes the fileset's lock, to allocate in it.
@@ -541,7 +546,7 @@ impl FilesetGuard<'_> {
 
     /// Returns where the entry is.
     pub(crate) fn entry_place(&self) -> Place {
-        self.fileset.entry_place
+        self.fileset.entry_place()
     }
 
     /// Changes what the entry says of the fileset; returns it as it will be.
@@ -561,7 +566,7 @@ impl FilesetGuard<'_> {
     fn write_entry(&self, change: &mut Change<'_>) -> FsResult<()> {
         self.check_current()?;
         let (page, slot) = entry_position(self.fileset.slot);
-        let (place, owner) = (self.fileset.entry_place, entry_owner(page));
+        let (place, owner) = (self.entry_place(), entry_owner(page));
         let bytes = change.edit_range(place, PageKind::FilesetTable, owner, slot_range(slot))?;
         bytes.copy_from_slice(&self.state.entry.encode());
         Ok(())

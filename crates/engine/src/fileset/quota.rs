@@ -37,6 +37,7 @@ use format::quota::{
 use runtime::planted::{self, Planted};
 
 use super::birth::internal;
+use super::moved::MovedPages;
 use super::{FilesetGuard, MountedFileset, i64_of, read_anode_in};
 use crate::buffer::corrupt;
 use crate::container::{content_owner, no_page};
@@ -207,6 +208,13 @@ impl Quotas {
 
     fn container(&self) -> FsResult<Arc<Anode>> {
         self.state.read().container.clone().ok_or(FsError::NotFound)
+    }
+
+    /// Pages of the container were moved.
+    pub(super) fn tell_moved(&self, moved: &MovedPages) {
+        if let Some(container) = self.state.write().container.as_mut() {
+            moved.tell(Arc::make_mut(container));
+        }
     }
 
     /// The container begins elsewhere: clones hold what it was.

@@ -149,7 +149,7 @@ pub(crate) struct FilesetTable {
 #[derive(Debug)]
 pub(crate) struct Index {
     /// The table as a container.
-    table: Anode,
+    pub(super) table: Anode,
     nodes: BTreeMap<u32, Node>,
     names: BTreeMap<(Option<u32>, NamePart), u32>,
     /// Clones, by the fileset that each was taken of and its own name.
@@ -611,8 +611,18 @@ impl Index {
 
     /// Reads the entry in `slot`.
     pub(crate) fn read_entry(&self, store: &Store, slot: u32) -> FsResult<Fileset> {
-        let (place, owner, in_page) = Index::entry_at(store, None, &self.table, slot)?;
-        let view = store.view(None, place, PageKind::FilesetTable, owner)?;
+        self.read_entry_in(store, None, slot)
+    }
+
+    /// Reads the entry in `slot` as `change` has it.
+    pub(crate) fn read_entry_in(
+        &self,
+        store: &Store,
+        change: Option<&Change<'_>>,
+        slot: u32,
+    ) -> FsResult<Fileset> {
+        let (place, owner, in_page) = Index::entry_at(store, change, &self.table, slot)?;
+        let view = store.view(change, place, PageKind::FilesetTable, owner)?;
         Fileset::decode_in(&view, in_page, slot).map_err(corrupt)?.ok_or(FsError::NotFound)
     }
 
@@ -685,7 +695,7 @@ pub(super) fn read_table(store: &Store) -> FsResult<Anode> {
 }
 
 /// Writes the fileset table's anode to the pool's root page.
-fn write_table(store: &Store, change: &mut Change<'_>, table: &Anode) -> FsResult<()> {
+pub(super) fn write_table(store: &Store, change: &mut Change<'_>, table: &Anode) -> FsResult<()> {
     let root_place = store.geometry().root_place();
     let (_, root_slot) = page_and_slot(POOL_FILESET_TABLE);
     let range = slot_range(root_slot);

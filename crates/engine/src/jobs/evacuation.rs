@@ -1,11 +1,10 @@
-//! Emptying a disk group that is to go, and taking it out; or the last allocation groups of one,
-//! which are given up.
+//! Emptying a disk group that is to go, and taking it out.
 //!
 //! # Invariants
 //!
 //! - EV1: A disk group is taken out when nothing in it is in use but the fronts of its groups, what
 //!   was freed there is released (G2), and a checkpoint has moved the log's tail past all that
-//!   speaks of it. So are last allocation groups given up.
+//!   speaks of it.
 //!
 //! # Crashes
 //!
@@ -20,12 +19,9 @@
 //!
 //! Not here: whether there is room elsewhere (`pool::disk_groups`).
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use format::disk_group::GroupRange;
-use format::geometry::Geometry;
 use runtime::planted::{self, Planted};
 
 use storage::volume::AddGroupError;
@@ -44,35 +40,10 @@ const SEGMENTS_PER_STEP: usize = 8;
 /// whose gate is closed are left for the next.
 const IDLE_STEPS_MAX: u64 = 64;
 
-/// What leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaving {
-    /// A disk group, by its number.
-    DiskGroup(u8),
-    /// The last allocation groups of one.
-    LastGroups(u8),
-}
-
-impl Leaving {
-    /// Returns its allocation groups; `None`: it does not leave, or is gone.
-    fn numbers(self, geometry: &Geometry) -> Option<Range<u32>> {
-        match self {
-            Leaving::DiskGroup(number) => {
-                let is_it = |range: &GroupRange| range.disk_group == number && range.is_leaving;
-                geometry.added.iter().any(is_it).then(|| geometry.numbers_of(number))
-            }
-            Leaving::LastGroups(number) => {
-                let last = geometry.last_groups.filter(|last| last.disk_group == number)?;
-                Some(last.first..geometry.numbers_of(number).end)
-            }
-        }
-    }
-}
-
-/// Moves all that is in a disk group, or in its last allocation groups, elsewhere.
+/// Moves all that is in a disk group elsewhere.
 #[derive(Debug)]
 pub(crate) struct Evacuation {
-    leaving: Leaving,
+    disk_group: u8,
     name: String,
     cleaner: Arc<Cleaner>,
     /// What was in use when it began, in bytes.
@@ -85,17 +56,11 @@ pub(crate) struct Evacuation {
 }
 
 impl Evacuation {
-    /// Returns the job that takes out what leaves.
-    pub(crate) fn new(leaving: Leaving, cleaner: &Arc<Cleaner>) -> Evacuation {
-        let name = match leaving {
-            Leaving::DiskGroup(number) => format!("emptying disk group {number}"),
-            Leaving::LastGroups(number) => {
-                format!("emptying the last allocation groups of disk group {number}")
-            }
-        };
+    /// Returns the job that takes `disk_group`, which leaves, out.
+    pub(crate) fn new(disk_group: u8, cleaner: &Arc<Cleaner>) -> Evacuation {
         Evacuation {
-            leaving,
-            name,
+            disk_group,
+            name: format!("emptying disk group {disk_group}"),
             cleaner: Arc::clone(cleaner),
             total_bytes: AtomicU64::new(0),
             least_bytes: AtomicU64::new(u64::MAX),
@@ -105,9 +70,9 @@ impl Evacuation {
     }
 
     /// EV1: takes it out once nothing is in it.
-    fn take_out(&self, core: &Core, numbers: Range<u32>) -> FsResult<Step> {
+    fn take_out(&self, core: &Core) -> FsResult<Step> {
         core.store.journal.checkpoint()?;
-        if !core.store.alloc.forget_groups(numbers)? {
+        if !core.store.alloc.forget_disk_group(self.disk_group)? {
             return Ok(Step::Wait);
         }
         // CRASH: until these, a redo could speak of pages that have no place any more.
@@ -115,22 +80,16 @@ impl Evacuation {
             core.store.journal.checkpoint()?;
             core.store.journal.checkpoint()?;
         }
-        match self.leaving {
-            Leaving::DiskGroup(disk_group) => {
-                let taken = core.store.volume.take_group_out(disk_group);
-                taken.map_err(|error| {
-                    if let AddGroupError::Device(cause) = &error {
-                        return core.store.journal.fail(cause);
-                    }
-                    FsError::Io { cause: error.to_string() }
-                })?;
-                core.store.alloc.note_disk_groups()?;
-                tracing::info!(disk_group, "the disk group is empty, and was taken out");
-                Ok(Step::Done)
+        let taken = core.store.volume.take_group_out(self.disk_group);
+        taken.map_err(|error| {
+            if let AddGroupError::Device(cause) = &error {
+                return core.store.journal.fail(cause);
             }
-            // What becomes of the disk group its job knows.
-            Leaving::LastGroups(_) => Ok(Step::Done),
-        }
+            FsError::Io { cause: error.to_string() }
+        })?;
+        core.store.alloc.note_disk_groups()?;
+        tracing::info!(disk_group = self.disk_group, "the disk group is empty, and was taken out");
+        Ok(Step::Done)
     }
 
     /// Returns the segments that have their turn: those behind the last that had, so that some that
@@ -163,11 +122,10 @@ impl Evacuation {
             return Ok(false);
         }
         self.idle_steps.store(0, Ordering::Relaxed);
-        let (Leaving::DiskGroup(number) | Leaving::LastGroups(number)) = self.leaving;
         let cause = format!(
-            "{left_bytes} bytes of disk group {number} cannot be moved: the log names the \
-             segments; run holdfast scrub or holdfast check, remove the files that it names, and \
-             resume the job"
+            "{left_bytes} bytes of disk group {} cannot be moved: the log names the segments; run \
+             holdfast scrub or holdfast check, remove the files that it names, and resume the job",
+            self.disk_group
         );
         Err(FsError::Io { cause })
     }
@@ -180,14 +138,15 @@ impl Job for Evacuation {
 
     fn step(&self, core: &Core, _now_ns: u64, _budget: Budget) -> FsResult<Step> {
         let alloc = &core.store.alloc;
-        let geometry = core.store.geometry();
-        let Some(numbers) = self.leaving.numbers(geometry) else { return Ok(Step::Done) };
-        core.segments.leave(|group| geometry.leaves(group));
-        let left = alloc.left_in(numbers.clone())?;
+        if !alloc.is_leaving(self.disk_group) {
+            return Ok(Step::Done);
+        }
+        core.segments.leave(|group| alloc.is_of(group, self.disk_group));
+        let left = alloc.left_in(self.disk_group)?;
         let gets_on = self.note(left.bytes, left.segments.len())?;
-        let is_empty = left.bytes == 0;
+        let is_empty = left.segments.is_empty() && left.bytes == 0;
         if is_empty || planted::is(Planted::TakenOutWithLiveBlocks) {
-            return self.take_out(core, numbers);
+            return self.take_out(core);
         }
         // Its room elsewhere is there (GR3), and may be in pieces.
         if alloc.free_segments(LOW_SEGMENTS)? < LOW_SEGMENTS {
@@ -202,8 +161,7 @@ impl Job for Evacuation {
     }
 
     fn progress(&self, core: &Core) -> Option<JobProgress> {
-        let numbers = self.leaving.numbers(core.store.geometry())?;
-        let left = core.store.alloc.left_in(numbers).ok()?.bytes;
+        let left = core.store.alloc.left_in(self.disk_group).ok()?.bytes;
         let total = self.total_bytes.load(Ordering::Relaxed).max(left);
         Some(JobProgress { done: total - left, total })
     }

@@ -49,7 +49,7 @@ use storage::pool::PoolError;
 use storage::volume::{AddGroupError, Opening, Volume};
 
 use crate::alloc::policy::{LogPlacement, PlacementPolicy};
-use crate::alloc::{Allocator, Shortage, SpaceCounts};
+use crate::alloc::{Allocator, SegmentId, Shortage, SpaceCounts};
 use crate::buffer::{Cache, CacheCounts, LsnCounts};
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
@@ -63,7 +63,7 @@ use crate::segment::{SegmentCacheCounts, summarise_log_data};
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{FilesetUuid, Ino};
-use crate::vnode::{Core, Files, FilesOptions, Fileset, Filesets, Fullness, mix};
+use crate::vnode::{Core, Files, FilesOptions, Fileset, Filesets, Fullness, PagesMoved, mix};
 
 /// How a pool is opened.
 #[derive(Debug)]
@@ -591,6 +591,24 @@ impl Pool {
     /// [`FsError::ReadOnly`] once the pool has failed.
     pub fn clean(&self) -> FsResult<()> {
         if self.is_read_only { Ok(()) } else { self.core.clean() }
+    }
+
+    /// Moves the metadata pages of an allocation group elsewhere, those left out that are fixed
+    /// there: what the job does with those that are given up.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoSpace`] if there is no room elsewhere; [`FsError::ReadOnly`] once the pool has
+    /// failed.
+    pub fn move_pages(&self, group: u32) -> FsResult<PagesMoved> {
+        let mut all = PagesMoved::default();
+        for segment in 0..self.core.store.geometry().segments_of(group) {
+            let of_segment = self.core.move_pages(SegmentId { group, segment })?;
+            all.moved += of_segment.moved;
+            all.busy += of_segment.busy;
+            all.bad += of_segment.bad;
+        }
+        Ok(all)
     }
 
     /// Returns a path from the root to a file.

@@ -203,7 +203,7 @@ impl Locked<'_> {
     }
 }
 
-fn ino_of(slot: u32, number: AnodeNo) -> Ino {
+pub(super) fn ino_of(slot: u32, number: AnodeNo) -> Ino {
     Ino(u64::from(slot) << super::api::ANODE_BITS | number.0)
 }
 
@@ -544,7 +544,7 @@ impl Core {
     /// Returns those of `wanted` that are opened and still in use. Called while nobody opens a
     /// fileset: so nobody puts a clone out of use either, and the files of none that is being
     /// freed are loaded (PO1).
-    fn opened_in(&self, wanted: &Family) -> FsResult<Vec<&Fileset>> {
+    pub(super) fn opened_in(&self, wanted: &Family) -> FsResult<Vec<&Fileset>> {
         let index = self.filesets.table.lock(&self.store)?;
         let is_used = |slot: u32| index.node(slot).is_some_and(|node| !node.is_deleted());
         let used = wanted.members().filter(|it| is_used(it.slot));
@@ -552,7 +552,7 @@ impl Core {
     }
 
     /// Returns the vnodes of the files `numbers` of each fileset, by rising number.
-    fn vnodes_of(
+    pub(super) fn vnodes_of(
         &self,
         filesets: &[&Fileset],
         numbers: &BTreeSet<AnodeNo>,

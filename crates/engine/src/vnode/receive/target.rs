@@ -249,7 +249,14 @@ impl Core {
     ) -> FsResult<u32> {
         // What the files of the clone reserve, whoever is written to has once more.
         let reserved = match &base {
-            Some(base) => reserved_of(&self.store, &base.clone)?,
+            Some(base) => {
+                // Pinned, so that nobody moves a page that it is about to look at.
+                let mut index = self.filesets.table.lock(&self.store)?;
+                let is_there = index.node(base.clone.slot).is_some_and(Node::is_clone);
+                let pinned = is_there.then(|| self.pin_slot(&mut index, base.clone.slot));
+                drop(index);
+                reserved_of(&self.store, &pinned.ok_or(FsError::TryLater)??.entry)?
+            }
             None => 0,
         };
         let pages = PAGES_OF_A_NEW_ONE * u64::from(self.store.geometry().page_fragments());
