@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use engine::{OpenOptions, Pool};
+use engine::vnode::api::FsError;
+use engine::{FilesOptions, OpenOptions, Pool};
 use format::members::MemberState;
 use runtime::clock::ManualClock;
 use storage::device::sim::{Fault, FaultPlan};
@@ -116,5 +117,97 @@ fn a_member_that_fails_too_many_reads_is_failed() {
         }
         assert_eq!(states(&pool)[1], MemberState::Failed, "{what}");
         assert!(get(&pool, "f").as_deref() == Some(&content[..]), "{what}");
+    }
+}
+
+/// What is wrong with the pages of a file on one member.
+#[derive(Clone, Copy, Debug)]
+enum Wrong {
+    Unread,
+    Rotted,
+}
+
+impl Wrong {
+    fn on(self, devices: &Devices, at: usize, content: &[u8], mut faults: Vec<Fault>) {
+        let offsets = pages_of(devices, at, content);
+        match self {
+            Wrong::Unread => faults.extend(bad(&offsets).faults),
+            Wrong::Rotted => offsets.iter().for_each(|offset| devices[at].rot(*offset, 1)),
+        }
+        devices[at].arm(FaultPlan { faults });
+    }
+}
+
+/// Reads a file again and again, of which one member does not give what was written: nothing is
+/// written to any, and what is wrong is told once. Returns how often a member had not what it
+/// should.
+fn read_without_mending(pool: &Pool, devices: &Devices, content: &[u8], what: &str) -> u64 {
+    let writes = || devices.iter().map(|device| device.counts().writes()).sum::<u64>();
+    let of_all = |count: fn(&storage::volume::MemberCounts) -> u64| {
+        pool.members().iter().map(|member| count(&member.counts)).sum::<u64>()
+    };
+    let (before, repaired) = (writes(), of_all(|counts| counts.repaired));
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        assert!(get(pool, "f").as_deref() == Some(content), "{what}");
+        told.push(of_all(|counts| counts.checksum_errors));
+    }
+    assert_eq!(writes(), before, "{what}: something was written");
+    assert_eq!(of_all(|counts| counts.repaired), repaired, "{what}");
+    assert!(told.iter().all(|count| *count == told[0]), "{what}: told {told:?} times");
+    told[0] + of_all(|counts| counts.read_errors)
+}
+
+/// Goal: a pool that is mounted read-only writes nothing to its members once its log is replayed,
+/// whatever a read finds, and the read is answered. Method: it was not closed; then a file cannot
+/// be read on one member, or has rotted there.
+#[test]
+fn a_read_only_pool_mends_nothing_after_its_replay() {
+    for (count, base) in grounds() {
+        let mut found = 0;
+        for (at, wrong) in (0..count).flat_map(|at| [(at, Wrong::Unread), (at, Wrong::Rotted)]) {
+            let what = format!("{count} members, {wrong:?} on {at}");
+            let all: Vec<usize> = (0..count).collect();
+            let devices = reopened(&base, &all);
+            let content = content(1 << 20);
+            let pool = open(&devices).expect("it is new");
+            put(&pool, "f", &content).expect("there is room");
+            let devices = reopened(&devices, &all);
+            let opening = Opening { devices: shared(&devices), accepts_missing: false };
+            let files = FilesOptions { is_read_only: true, ..FilesOptions::default() };
+            let options = OpenOptions { files, cache_bytes: 1 << 20, ..OpenOptions::default() };
+            let pool = Pool::open_members(opening, Arc::new(ManualClock::new()), options);
+            let pool = pool.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(pool.status().recovery.was_needed, "{what}");
+            wrong.on(&devices, at, &content, Vec::new());
+            found += read_without_mending(&pool, &devices, &content, &what);
+        }
+        assert!(found > 0, "{count} members: nothing bad was read");
+    }
+}
+
+/// Goal: a pool that has stopped tries to write nothing again, and reads are answered. Method: all
+/// members fail every write, and one of them does not give a file, or has something else.
+#[test]
+fn a_pool_that_has_stopped_mends_nothing() {
+    for (count, base) in grounds() {
+        let mut found = 0;
+        for (at, wrong) in (0..count).flat_map(|at| [(at, Wrong::Unread), (at, Wrong::Rotted)]) {
+            let what = format!("{count} members, {wrong:?} on {at}");
+            let devices = reopened(&base, &(0..count).collect::<Vec<_>>());
+            let content = content(1 << 20);
+            let pool = open(&devices).expect("it is new");
+            put(&pool, "f", &content).expect("there is room");
+            let writes_fail = || Fault::Fail { kind: RequestKind::Write, nth: 0, persists: true };
+            for device in &devices {
+                device.arm(FaultPlan { faults: vec![writes_fail()] });
+            }
+            put(&pool, "g", &content).expect_err("no write is done");
+            let stopped = put(&pool, "h", &content);
+            assert!(matches!(stopped, Err(FsError::ReadOnly { .. })), "{what}: {stopped:?}");
+            wrong.on(&devices, at, &content, vec![writes_fail()]);
+            found += read_without_mending(&pool, &devices, &content, &what);
+        }
+        assert!(found > 0, "{count} members: nothing bad was read");
     }
 }

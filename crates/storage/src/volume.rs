@@ -242,6 +242,20 @@ impl Volume {
         members.all().iter().map(|slot| slot.counts().read_errors).sum()
     }
 
+    /// From now on what is found bad is told once, and not written again: nobody may write, or all
+    /// writes fail.
+    pub fn mend_no_more(&self) {
+        if let Some(members) = self.members() {
+            members.mend_no_more();
+        }
+    }
+
+    /// Whether [`Volume::heal`] writes again what is bad.
+    #[must_use]
+    pub fn mends(&self) -> bool {
+        self.members().is_some_and(|members| members.mends())
+    }
+
     /// As [`Volume::heal`], but that the member in `slot`, which has come back, is looked at too.
     /// `verify` must tell what is there now from what was there before (RN5): a checksum in a
     /// pointer or a summary does, one that a page has in itself does not.

@@ -311,7 +311,8 @@ impl Cache {
     /// Writes pages again to members that did not give them, if there was any since
     /// [`Volume::read_errors`] were `errors`.
     fn mend_unread(&self, errors: u64, places: &[Place]) {
-        if self.volume.read_errors() == errors || planted::is(Planted::UnreadNotMended) {
+        let is_in_vain = || !self.volume.mends() || planted::is(Planted::UnreadNotMended);
+        if self.volume.read_errors() == errors || is_in_vain() {
             return;
         }
         for place in places {

@@ -32,6 +32,7 @@ impl Journal {
             *failure = Some(reason.to_owned());
         }
         self.has_failed.store(true, Ordering::Release);
+        self.volume.mend_no_more();
         self.space.notify_all();
         self.came.notify_one();
     }

@@ -382,6 +382,9 @@ impl Pool {
                 pulse.verify()?;
             }
         }
+        if is_read_only {
+            volume.mend_no_more();
+        }
         let limit_pages = (options.cache_bytes / PAGE_BYTES).max(256);
         let cache = Arc::new(Cache::new(volume.clone(), superblock.pool_id, limit_pages));
         let journal_options = JournalOptions {

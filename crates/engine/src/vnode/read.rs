@@ -165,7 +165,8 @@ impl Core {
         let volume = &self.store.volume;
         let errors = volume.read_errors();
         let failed = self.carry_out_by(ways, plans, told);
-        if volume.read_errors() != errors && !planted::is(Planted::UnreadNotMended) {
+        let is_in_vain = || !volume.mends() || planted::is(Planted::UnreadNotMended);
+        if volume.read_errors() != errors && !is_in_vain() {
             let runs = plans.iter().flatten().flat_map(|plan| &plan.runs);
             for (run, _) in runs.zip(is_read).filter(|(_, is_read)| *is_read) {
                 // What is still bad has been read all the same.

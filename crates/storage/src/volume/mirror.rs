@@ -113,7 +113,8 @@ impl Mirror {
             let (set, view) = (Arc::clone(&self.set), Arc::clone(&view));
             let others = order[1..].iter().map(|&at| (at, self.offset_on(&view[at], offset)));
             let others = others.collect();
-            let read = PendingRead { set, view, purpose, length_bytes, first, others };
+            let at = (order[0], self.offset_on(&view[order[0]], offset));
+            let read = PendingRead { set, view, purpose, length_bytes, first, at, others };
             Ticket::new(Box::new(read))
         };
         orders.into_iter().map(ticket).collect()
@@ -146,22 +147,26 @@ struct PendingRead {
     purpose: Purpose,
     length_bytes: usize,
     first: Ticket,
+    /// Slot, and where it is on its member.
+    at: (usize, u64),
     /// Slots, and where it is on their members.
     others: Vec<(usize, u64)>,
 }
 
 impl PendingRequest for PendingRead {
     fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        let PendingRead { set, view, purpose, length_bytes, first, others } = *self;
+        let PendingRead { set, view, purpose, length_bytes, first, at, others } = *self;
         let error = match first.wait() {
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
-        for (at, offset) in others {
+        for (other, offset) in others {
             let buffer = AlignedBuffer::for_reading(length_bytes);
             let read = Operation::Read { offset, buffer };
-            if let Ok(done) = set.submit(&view[at], purpose, read).wait() {
-                tracing::warn!("{error}; read from another member");
+            if let Ok(done) = set.submit(&view[other], purpose, read).wait() {
+                if set.is_news(at.0, at.1) {
+                    tracing::warn!("{error}; read from another member");
+                }
                 return Ok(done);
             }
         }
@@ -353,6 +358,9 @@ impl Composite for Mirror {
         let may_write =
             (hold.is_some() || planted::is(Planted::RepairWithoutHold)) && !self.info.is_read_only;
         for (at, _) in bad {
+            if !self.set.is_news(at, self.offset_on(&view[at], offset)) {
+                continue;
+            }
             let is_repaired = may_write && self.repair(&view, at, purpose, offset, &bytes)?;
             if let Some(hold) = hold.as_ref().filter(|_| is_repaired) {
                 hold.note_written();

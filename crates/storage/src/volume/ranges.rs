@@ -8,6 +8,8 @@
 //! - RH3: What parts are follows the length of the pool. Where that changes ([`Ranges::cut_anew`])
 //!   a part that counts as written is each of those that it overlaps, and a write in flight is in
 //!   parts as they are when somebody asks.
+//! - RH4: From [`Ranges::hold_no_more`] on no range is held, so who finds something bad as it is
+//!   read writes nothing.
 //!
 //! # Concurrency
 //!
@@ -16,13 +18,16 @@
 //! only. So nobody waits in a circle, whatever a writer
 //! holds or has in flight.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use format::geometry::Geometry;
 use format::missed::{PARTS, Parts, part_bytes};
 use runtime::sync::{Condvar, Mutex};
+
+/// Places that are told as bad of which nothing is mended; what lies at others is not told.
+const TOLD_MAX: usize = 4096;
 
 #[derive(Debug)]
 struct State {
@@ -39,6 +44,8 @@ struct State {
     flushes: u64,
     /// Of each part that was written: how many flushes had begun when the last write to it ended.
     written: BTreeMap<u64, u64>,
+    /// Since nothing is held any more: what was told as bad, slot and offset on its member.
+    told: Option<BTreeSet<(usize, u64)>>,
 }
 
 impl State {
@@ -52,6 +59,7 @@ impl State {
             closed: 0,
             flushes: 0,
             written: BTreeMap::new(),
+            told: None,
         }
     }
 
@@ -205,9 +213,28 @@ impl Ranges {
         InFlight { ranges: Arc::clone(self), number, range }
     }
 
+    /// RH4: nobody may write but who begins a write, and soon nobody at all.
+    pub(super) fn hold_no_more(&self) {
+        self.state.lock().told.get_or_insert_default();
+    }
+
+    pub(super) fn holds_any(&self) -> bool {
+        self.state.lock().told.is_none()
+    }
+
+    /// Whether what is bad at `offset` of the member in `slot` is to be told: once, if it is not
+    /// mended.
+    pub(super) fn is_news(&self, slot: usize, offset: u64) -> bool {
+        let mut state = self.state.lock();
+        state.told.as_mut().is_none_or(|told| told.len() < TOLD_MAX && told.insert((slot, offset)))
+    }
+
     /// Holds a range; `None` while a write overlaps it, or another hold does.
     pub(super) fn try_hold(self: &Arc<Ranges>, range: Range<u64>) -> Option<Hold> {
         let mut state = self.state.lock();
+        if state.told.is_some() {
+            return None;
+        }
         let mut others = state.writes.values().chain(state.holds.values());
         if others.any(|other| overlap(other, &range)) {
             return None;

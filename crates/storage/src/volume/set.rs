@@ -30,6 +30,7 @@
 
 mod labels;
 mod lay;
+mod mending;
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -239,6 +239,9 @@ impl Striped {
             // It has come back, and gets it when its piece is made anew.
             return Ok(false);
         }
+        if !self.set.is_news(member, offset) {
+            return Ok(false);
+        }
         let mut is_repaired = hold.is_some() && !self.info.is_read_only;
         if is_repaired {
             let data = vec![SharedBytes::from(AlignedBuffer::copy_of(bytes))];
