@@ -4,6 +4,7 @@ mod attach;
 mod crash;
 mod groups;
 mod longer;
+mod narrow;
 mod older;
 mod placement;
 mod placement_kept;

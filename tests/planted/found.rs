@@ -435,6 +435,7 @@ pub(crate) const FOUND: &[Row] = &[
     ("ReshapeUnflushed", "members", "reshape::a_cut_at_any_moment_of_a_move_loses_nothing"),
     ("ReshapeKeptForgotten", "members", "reshape::a_cut_at_any_moment_of_a_move_loses_nothing"),
     ("ReshapeNotHeld", "members", "reshape::a_segment_that_is_written_to_is_not_moved"),
+    ("NarrowedBlankedFirst", "members", "narrow::a_cut_at_any_moment_loses_nothing"),
     ("AttachedReadAtOnce", "members", "attach::a_mirror_gets_a_member_while_it_is_in_use"),
     ("AttachedForgotten", "members", "attach::a_mirror_gets_a_member_while_it_is_in_use"),
     (

@@ -204,7 +204,7 @@ pub enum Request {
         #[serde(default)]
         is_spread: bool,
     },
-    /// Take a member out of a mirror.
+    /// Take a member out of a mirror; out of a raid5 a job does, from then on.
     DeviceDetach {
         /// Its path, slot or id.
         device: String,

@@ -197,6 +197,8 @@ bugs! {
     ReshapeKeptForgotten:
         "An open says that a segment which is kept elsewhere is moved, and does not move it (RP3).",
     ReshapeNotHeld: "Writers go on while a segment is moved (RP2).",
+    NarrowedBlankedFirst:
+        "The label of a member that a raid5 loses goes before the others do without it (AD3).",
     AttachedReadAtOnce: "A member that is attached is read before it has all (AD1).",
     AttachedForgotten:
         "A label that is written for another reason has the disk groups' members of before.",

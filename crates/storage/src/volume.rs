@@ -36,6 +36,7 @@ mod joining;
 mod lone;
 mod longer;
 mod mirror;
+mod narrowing;
 mod open;
 mod ranges;
 mod reshaping;
@@ -51,6 +52,7 @@ pub use composite::{Compared, Composite, Healed, ParityMended, Remade, ToRemake,
 pub use growth::{AddGroupError, Changing, NewGroup, check_stripe};
 pub use joining::{Copied, ReplaceError};
 pub use longer::{GrowError, Growing, Room, why_no_more};
+pub use narrowing::{NarrowError, Narrowing};
 pub use open::Opening;
 pub use ranges::{Hold, InFlight};
 pub use reshaping::{Busy, KindOf, Moved, Reshaping, Way};

@@ -149,7 +149,7 @@ pub(crate) enum DeviceCommand {
         #[arg(long)]
         size: Option<ByteSize>,
     },
-    /// Take a device out of the pool: a spare, one of a mirror, or a disk group of its own
+    /// Take a device out of the pool: a spare, one of a mirror or raid5, or a disk group of its own
     #[command(after_help = "Examples:\n  holdfast device remove d0.hf spare.hf\n  \
                             holdfast device remove d0.hf d2.hf\n  \
                             holdfast device remove d0.hf /dev/sdb --wait\n\n\
@@ -160,9 +160,15 @@ pub(crate) enum DeviceCommand {
                             What a disk group of its own holds is moved elsewhere before, by a \
                             job, as `group remove`\ndoes; where that does not fit it is refused, \
                             with the missing bytes. Its label is taken off\nthen, so that it is \
-                            of no pool any more. A device of a raid5, stripe or round-robin is \
-                            not removed\nalone: `device replace` puts another in its place, \
-                            `group remove` takes all of them out.")]
+                            of no pool any more.\n\n\
+                            Of a raid5 of four or more a job moves what the device holds to the \
+                            others, which goes on after\na crash. The pool has less room from \
+                            the first moment on; where what it holds does not fit, it is\n\
+                            refused, with the missing bytes. All devices of the disk group must \
+                            be online.\n\n\
+                            A device of a stripe or round-robin is not removed alone: `device \
+                            replace` puts another in its\nplace, `group remove` takes all of \
+                            them out.")]
     Remove {
         /// The pool
         pool: PathBuf,

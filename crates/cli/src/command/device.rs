@@ -23,6 +23,8 @@ const MIRROR: &str = "mirror";
 const RAID5: &str = "raid5";
 /// How the name of the job begins that spreads a raid5 over a device more.
 const SPREADING: &str = "spreading ";
+/// That of the one that takes a device out of a raid5.
+const TAKING_OUT: &str = "taking a device out ";
 
 pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let is_change = !matches!(args.command, DeviceCommand::List { .. });
@@ -207,7 +209,8 @@ fn attach(
     if must_wait || !at.is_served() { wait(at, output) } else { Ok(()) }
 }
 
-/// Takes out a spare, one of a mirror, or the disk group of which `name` is the only device.
+/// Takes out a spare, one of a mirror or of a raid5, or the disk group of which `name` is the only
+/// device.
 fn remove(
     at: &Controlled,
     name: &str,
@@ -243,6 +246,9 @@ fn remove(
         output.fact(&format!("{} is of no pool any more; {words}", printable(name)), &facts);
         return Ok(());
     }
+    if kind == RAID5 {
+        return narrow(at, device, (number, must_wait), output);
+    }
     if group.slots.len() > 1 {
         let others = if number == 0 {
             "which has the metadata and stays".to_owned()
@@ -258,6 +264,50 @@ fn remove(
     }
     let number = u8::try_from(number)?;
     super::group::remove(at, number, must_wait, output)
+}
+
+/// Takes `device` out of its disk group, a raid5: a job moves what it holds to the others.
+fn narrow(
+    at: &Controlled,
+    device: &DeviceFacts,
+    (number, must_wait): (u64, bool),
+    output: &Output,
+) -> anyhow::Result<()> {
+    let pool = at.pool.display().to_string();
+    let path = printable(&device.path);
+    let request = Request::DeviceDetach { device: device.id.clone(), accepts_no_redundancy: false };
+    at.ask(&request)?;
+    // Without a server nobody else goes on with it.
+    if !must_wait && at.is_served() {
+        let facts = json!({ "leaving": device.path, "pool": pool, "group": number });
+        let words = "leaves: a job moves what it holds to the other devices";
+        output.fact(&format!("{path} {words}"), &facts);
+        return Ok(());
+    }
+    let (mut progress, mut patience) = (output.progress(), Patience::new());
+    loop {
+        let jobs = at.jobs()?;
+        let job = jobs.into_iter().find(|job| job.name.starts_with(TAKING_OUT));
+        let is_there = devices(at)?.iter().any(|it| it.id == device.id);
+        match job {
+            Some(job) if job.is_paused || job.failure.is_some() => {
+                let why = job.failure.unwrap_or_else(|| "somebody paused it".to_owned());
+                let (name, id) = (job.name, job.id);
+                anyhow::bail!(
+                    "{pool}: {name} has stopped ({why}): `holdfast job resume {pool} {id}`"
+                );
+            }
+            Some(job) => progress.tell("moved", job.done, job.total),
+            None if is_there => {}
+            None => {
+                progress.finish();
+                let facts = json!({ "removed": device.path, "pool": pool, "group": number });
+                output.fact(&format!("{path} is of no pool any more"), &facts);
+                return Ok(());
+            }
+        }
+        patience.wait();
+    }
 }
 
 /// Returns a device as the server finds it: a path that leads somewhere from here in full.

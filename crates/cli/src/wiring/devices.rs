@@ -361,10 +361,15 @@ fn check_joined(served: &Served, slot: usize, path: &Path) -> Result<(), Backend
     Err(failed(path, words))
 }
 
-/// Takes the member that `name` names out of its mirror.
+/// Takes the member that `name` names out of its mirror; out of a raid5 a job does, from now on.
 fn detach(served: &Served, name: &str, accepts_no_redundancy: bool) -> Result<(), BackendError> {
     let path = named(served, name)?.path;
     let slot = slot_of(served, name)?;
+    let status = served.pool.status();
+    let group = status.groups.iter().find(|group| group.slots.contains(slot));
+    if group.is_some_and(|group| matches!(group.layout, Layout::Raid5 { .. })) {
+        return served.pool.narrow(slot).map_err(|error| failed(&served.path, error));
+    }
     let detached = served.pool.detach_member(slot, accepts_no_redundancy);
     let detached = detached.map_err(|error| failed(&served.path, error))?;
     // What was sent to it before lands before it is anybody else's.

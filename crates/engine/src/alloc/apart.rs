@@ -88,14 +88,14 @@ impl Allocator {
         if geometry.first_has_data {
             return Ok(None);
         }
-        let (_, used) = self.space_of(0..geometry.group_count)?;
+        let (_, used) = self.space_of(0..geometry.staying_in(0))?;
         Ok(Some(self.apart_with(used)))
     }
 
     /// Returns what the first disk group has, of which `used` fragments are in use.
     pub(super) fn apart_with(&self, used: u64) -> Apart {
         let geometry = self.geometry();
-        let numbers = 0..geometry.group_count;
+        let numbers = 0..geometry.staying_in(0);
         let total: u64 = numbers.map(|number| capacity_of(geometry, number)).sum();
         // Where the pool has stripes half of each metadata segment is for second copies.
         let gap = u64::from(geometry.metadata_gap()) * total;

@@ -51,13 +51,15 @@ pub(crate) enum CanLeave {
     NoRoom { fragments: u64 },
 }
 
-/// What is in a disk group that leaves.
+/// What is in allocation groups that leave.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
     /// Bytes in use, or freed and not released.
     pub(crate) bytes: u64,
     /// Closed segments with something live.
     pub(crate) segments: Vec<SegmentId>,
+    /// Metadata segments with pages in use, besides fronts.
+    pub(crate) pages: Vec<SegmentId>,
 }
 
 /// What was read of disk groups before they are noted.
@@ -80,22 +82,55 @@ impl Found {
 /// many allocation groups the first has more: who counts those of the others is their share.
 pub(super) fn lengthen(shares: &mut [Share], geometry: &Geometry) -> u32 {
     let mut of_first = 0;
+    let parts = parts_of(geometry);
     for share in shares {
-        let is_it =
-            |range: &&GroupRange| range.disk_group == share.disk_group && range.lane == share.lane;
-        let range = geometry.added.iter().find(is_it).map(GroupRange::numbers);
-        let numbers = match share.disk_group {
-            0 => 0..geometry.group_count,
-            _ => range.unwrap_or_else(|| share.numbers.clone()),
+        let is_it = |part: &&GroupRange| {
+            (part.disk_group, part.lane, part.first)
+                == (share.disk_group, share.lane, share.numbers.start)
+        };
+        let numbers = match parts.iter().find(is_it) {
+            _ if share.is_first() => 0..geometry.staying_in(0),
+            Some(part) => part.numbers(),
+            None => share.numbers.clone(),
         };
         let more = numbers.end.saturating_sub(share.numbers.end);
-        match share.disk_group {
-            0 => of_first = more,
-            _ => share.unused += more,
+        match share.is_first() {
+            true => of_first = more,
+            false => share.unused += more,
         }
         share.numbers = numbers;
     }
     of_first
+}
+
+/// Returns the parts that the allocation groups beside those of the first disk group are of: each
+/// disk group that was added, or its lanes; and what is given up of one, which leaves, apart from
+/// the rest.
+pub(super) fn parts_of(geometry: &Geometry) -> Vec<GroupRange> {
+    let mut parts = geometry.added.clone();
+    let Some(last) = geometry.last_groups else { return parts };
+    let end = geometry.numbers_of(last.disk_group).end;
+    let given_up = |of: GroupRange| {
+        let count = end.saturating_sub(last.first);
+        GroupRange { first: last.first, count, is_leaving: true, ..of }
+    };
+    let of_first = || GroupRange {
+        disk_group: 0,
+        first: 0,
+        count: end,
+        last_fragments: geometry.fragments_of(end.saturating_sub(1)),
+        stripe: geometry.first_stripe,
+        lane: None,
+        is_leaving: false,
+    };
+    let own = parts.iter_mut().find(|range| range.disk_group == last.disk_group);
+    let part = given_up(own.as_deref().copied().unwrap_or_else(of_first));
+    if let Some(own) = own.filter(|_| part.count > 0) {
+        own.count = last.first.saturating_sub(own.first);
+        own.last_fragments = geometry.group_fragments;
+    }
+    parts.extend(Some(part).filter(|part| part.count > 0));
+    parts
 }
 
 /// What allocation groups have room for and hold.
@@ -136,7 +171,12 @@ impl Share {
     /// Returns that of the first disk group.
     pub(super) fn first(geometry: &Geometry) -> Share {
         let kind = Kind::new(0, None, geometry.first_stripe);
-        Share::new((0, None, kind), 0..geometry.group_count)
+        Share::new((0, None, kind), 0..geometry.staying_in(0))
+    }
+
+    /// Whether it is that of the first disk group, and not what is given up of that.
+    fn is_first(&self) -> bool {
+        self.numbers.start == 0
     }
 
     /// Whether it is that of `range`: another disk group may have the number of one that went.
@@ -169,7 +209,7 @@ pub(super) fn capacity_of(geometry: &Geometry, number: u32) -> u64 {
     u64::from(fragments.saturating_sub(rest))
 }
 
-fn front_of(geometry: &Geometry) -> u32 {
+pub(super) fn front_of(geometry: &Geometry) -> u32 {
     geometry.front_pages() * geometry.page_fragments()
 }
 
@@ -217,20 +257,23 @@ impl Allocator {
     pub(crate) fn note_coming(&self, mut coming: Found) {
         let (mut state, geometry) = (self.state.lock(), self.geometry());
         // What leaves may have become less since it was looked at, and the capacity with it (GR3).
-        let staying = state.shares.iter().filter(|share| !share.is_leaving);
-        let staying = staying.flat_map(|share| share.numbers.clone());
-        let staying: u64 = staying.map(|number| capacity_of(geometry, number)).sum();
         if !planted::is(Planted::LeavingIsRoomAgain) {
-            coming.fronts = state.capacity.saturating_sub(staying);
+            coming.fronts = self.fronts_of_leaving(&state);
         }
         self.note(&mut state, geometry, &coming);
     }
 
     /// Reads what is to be noted of the disk groups of `geometry`, if `leaving` leaves too.
-    fn look_at(&self, state: &State, geometry: &Geometry, leaving: Option<u8>) -> FsResult<Found> {
+    pub(super) fn look_at(
+        &self,
+        state: &State,
+        geometry: &Geometry,
+        leaving: Option<u8>,
+    ) -> FsResult<Found> {
+        let parts = parts_of(geometry);
         let is_known = |range: &GroupRange| state.shares.iter().any(|share| share.is_of(range));
         let mut found = Found::default();
-        for range in geometry.added.iter().filter(|range| !is_known(range)) {
+        for range in parts.iter().filter(|range| !is_known(range)) {
             let mut used = 0;
             for number in range.numbers() {
                 used += u32::from(self.is_initialised(number)?);
@@ -238,7 +281,7 @@ impl Allocator {
             found.used.push((*range, used));
         }
         let leaves = |range: &&GroupRange| range.is_leaving || Some(range.disk_group) == leaving;
-        for range in geometry.added.iter().filter(leaves) {
+        for range in parts.iter().filter(leaves) {
             found.fronts += if planted::is(Planted::LeavingIsRoom) {
                 range.numbers().map(|number| capacity_of(geometry, number)).sum()
             } else {
@@ -251,9 +294,16 @@ impl Allocator {
     /// Notes the disk groups of `geometry`, of which `found` was read. It cannot fail: labels may
     /// say so already.
     pub(super) fn note(&self, state: &mut State, geometry: &Geometry, found: &Found) {
-        let has = |share: &Share| geometry.added.iter().any(|range| share.is_of(range));
-        state.shares.retain(|share| share.disk_group == 0 || has(share));
-        for range in &geometry.added {
+        let parts = parts_of(geometry);
+        let has = |share: &Share| parts.iter().any(|part| share.is_of(part));
+        state.shares.retain(|share| share.is_first() || has(share));
+        if let Some(first) = state.shares.first_mut() {
+            first.numbers = 0..geometry.staying_in(0);
+            if !first.numbers.contains(&first.cursor.group) {
+                first.cursor = SegmentId { group: 0, segment: 0 };
+            }
+        }
+        for range in &parts {
             if let Some(share) = state.shares.iter_mut().find(|share| share.is_of(range)) {
                 share.is_leaving = range.is_leaving;
                 continue;
@@ -265,7 +315,7 @@ impl Allocator {
             share.is_leaving = range.is_leaving;
             state.shares.push(share);
         }
-        let stays = |number: &u32| geometry.range_of(*number).is_none_or(|range| !range.is_leaving);
+        let stays = |number: &u32| !geometry.leaves(*number);
         let staying = geometry.groups().filter(stays);
         let staying: u64 = staying.map(|number| capacity_of(geometry, number)).sum();
         // GR3.
@@ -329,16 +379,29 @@ impl Allocator {
         if numbers.is_empty() {
             return Ok(0);
         }
-        let capacity: u64 = numbers.clone().map(|number| capacity_of(geometry, number)).sum();
-        let fronts = self.fronts_in(numbers)?;
         let own = state.shares.iter().filter(|share| share.disk_group == disk_group);
         let unused: u64 = own.map(|share| u64::from(share.unused)).sum();
-        let spare = self.spare(state).saturating_sub(unused * u64::from(front_of(geometry)));
+        let stays = |share: &&Share| share.disk_group != disk_group && !share.is_leaving;
+        let others = state.shares.iter().filter(stays).count();
+        self.missing(state, numbers, (unused * u64::from(front_of(geometry)), others))
+    }
+
+    /// Returns how many fragments are missing for what is in use where allocation groups `numbers`
+    /// are gone. Of what is spare they have `spare`, and `others` disk groups are left.
+    pub(super) fn missing(
+        &self,
+        state: &State,
+        numbers: Range<u32>,
+        (spare, others): (u64, usize),
+    ) -> FsResult<u64> {
+        let geometry = self.geometry();
+        let capacity: u64 = numbers.clone().map(|number| capacity_of(geometry, number)).sum();
+        let fronts = self.fronts_in(numbers)?;
+        let spare = self.spare(state).saturating_sub(spare);
         let kept = self.kept.fragments();
         // What is kept back is less without it.
         let rest = state.capacity.saturating_sub(capacity);
-        let stays = |share: &&Share| share.disk_group != disk_group && !share.is_leaving;
-        let is_shared = state.shares.iter().filter(stays).count() > 1 && geometry.first_has_data;
+        let is_shared = others > 1 && geometry.first_has_data;
         let for_metadata = if is_shared { kept_of(geometry) } else { 0 };
         let for_metadata = u64::from(for_metadata) * u64::from(geometry.segment_fragments);
         let reserve = reserve_of(geometry, rest, self.block_shift) + for_metadata;
@@ -353,59 +416,62 @@ impl Allocator {
         leaving.any(|share| share.numbers.contains(&number))
     }
 
-    /// Whether a disk group leaves.
-    pub(crate) fn is_leaving(&self, disk_group: u8) -> bool {
-        let state = self.state.lock();
-        state.shares.iter().any(|share| share.disk_group == disk_group && share.is_leaving)
-    }
-
     /// Whether an allocation group is of a disk group.
     pub(crate) fn is_of(&self, group: u32, disk_group: u8) -> bool {
         self.geometry().disk_group_of(group) == Some(disk_group)
     }
 
-    /// Returns what is in a disk group that leaves, besides the fronts of its groups.
+    /// Returns what is in groups `numbers`, which leave, besides their fronts.
     ///
     /// # Errors
     ///
     /// A failure to read the maps.
-    pub(crate) fn left_in(&self, disk_group: u8) -> FsResult<Left> {
+    pub(crate) fn left_in(&self, numbers: Range<u32>) -> FsResult<Left> {
         let mut state = self.state.lock();
         let geometry = self.geometry();
         let mut left = Left::default();
-        for number in geometry.numbers_of(disk_group) {
+        for number in numbers {
             if !state.groups.contains_key(&number) && !self.is_initialised(number)? {
                 continue;
             }
             self.ensure_group(&mut state, number)?;
-            let segments = state.groups[&number].segments.iter().zip(0..);
-            for (segment, at) in segments.filter(|(it, _)| it.kind != SegmentKind::Metadata) {
+            for (segment, at) in state.groups[&number].segments.iter().zip(0..) {
+                let id = SegmentId { group: number, segment: at };
+                if segment.kind == SegmentKind::Metadata {
+                    let front = front_of(geometry);
+                    let own = at.saturating_mul(geometry.segment_fragments);
+                    let front = front.saturating_sub(own).min(geometry.metadata_fragments());
+                    let pages = segment.held.saturating_sub(front);
+                    left.bytes += u64::from(pages) << geometry.fragment_shift;
+                    left.pages.extend((pages > segment.pending).then_some(id));
+                    continue;
+                }
                 let bytes = u64::from(segment.held) << geometry.fragment_shift;
                 // An open one has what is not installed yet.
                 left.bytes += if segment.is_open { bytes.max(1) } else { bytes };
                 if segment.held > segment.pending && !segment.is_open {
-                    left.segments.push(SegmentId { group: number, segment: at });
+                    left.segments.push(id);
                 }
             }
         }
         Ok(left)
     }
 
-    /// Clears the entries of a disk group that leaves, if nothing is in it. Returns whether it is
-    /// so. Nothing of it is in memory afterwards.
+    /// Clears the entries of groups `numbers`, which leave, if nothing is in them. Returns whether
+    /// it is so. Nothing of them is in memory afterwards.
     ///
     /// # Errors
     ///
     /// A failure to read the group table.
-    pub(crate) fn forget_disk_group(&self, disk_group: u8) -> FsResult<bool> {
-        let left = self.left_in(disk_group)?;
+    pub(crate) fn forget_groups(&self, numbers: Range<u32>) -> FsResult<bool> {
+        let left = self.left_in(numbers.clone())?;
         let is_planted = planted::is(Planted::TakenOutWithLiveBlocks);
         if left.bytes > 0 && !is_planted {
             return Ok(false);
         }
         let mut state = self.state.lock();
         let geometry = self.geometry();
-        let numbers: Vec<u32> = geometry.numbers_of(disk_group).collect();
+        let numbers: Vec<u32> = numbers.collect();
         for some in numbers.chunks(GROUPS_PER_TX) {
             let mut tx = self.journal.begin_unreserved();
             let mut fragments = 0;

@@ -124,6 +124,7 @@ impl Group {
             let word = segment.pages.get(index(page / 64)).copied().unwrap_or(0);
             extent.fragments == step
                 && fragment.is_multiple_of(step)
+                && page < geometry.metadata_pages()
                 && word >> (page % 64) & 1 == 1
         };
         let is_of_kind = match segment.kind {
@@ -254,7 +255,7 @@ impl Allocator {
         }
         if !self.is_initialised(number)? {
             self.initialise(state, number)?;
-            if number < self.geometry().group_count {
+            if state.shares[0].numbers.contains(&number) {
                 state.spare.add_group(number);
             }
         }
@@ -263,7 +264,7 @@ impl Allocator {
             let table = self.table_buffer(number)?;
             self.describe_longer(number, &group.descriptor, table.as_ref());
         }
-        if number < self.geometry().group_count {
+        if state.shares[0].numbers.contains(&number) {
             state.spare.forget(number);
             state.spare.change(Free::default(), group.free());
         }
@@ -363,7 +364,7 @@ impl Allocator {
 
     /// Brings a group into being, in a transaction of its own.
     fn initialise(&self, state: &mut State, number: u32) -> FsResult<()> {
-        let is_of_first = number < self.geometry().group_count;
+        let is_of_first = state.shares[0].numbers.contains(&number);
         let one = u64::from(is_of_first);
         let groups_unused = state.groups_unused.checked_sub(one).ok_or_else(|| {
             let what = format!("all groups are said to be in use, {number} is not");

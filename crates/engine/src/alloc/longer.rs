@@ -17,7 +17,7 @@ use std::sync::Arc;
 use format::geometry::Geometry;
 
 use super::apart::Apart;
-use super::disk_groups::{self, Found, capacity_of};
+use super::disk_groups::{self, Found};
 use super::{Allocator, State};
 use crate::buffer::Buffer;
 use crate::error::{FsError, FsResult};
@@ -63,11 +63,7 @@ impl Allocator {
                 longer.groups.push((number, self.table_buffer(number)?));
             }
         }
-        let staying = state.shares.iter().filter(|share| !share.is_leaving);
-        let staying = staying.flat_map(|share| share.numbers.clone());
-        let staying: u64 = staying.map(|number| capacity_of(geometry, number)).sum();
-        // GR3.
-        longer.fronts = state.capacity.saturating_sub(staying);
+        longer.fronts = self.fronts_of_leaving(state);
         Ok(longer)
     }
 

@@ -36,6 +36,7 @@ mod apart;
 mod change;
 mod disk_groups;
 mod extent;
+mod giving_up;
 pub(crate) mod group;
 mod level;
 mod longer;
@@ -245,7 +246,7 @@ impl Allocator {
             pending: VecDeque::new(),
             pending_fragments: 0,
             spare: Spare::new(groups_used),
-            groups_unused: u64::from(geometry.group_count).saturating_sub(groups_used),
+            groups_unused: u64::from(geometry.staying_in(0)).saturating_sub(groups_used),
             shares: vec![Share::first(geometry)],
             capacity,
             reserve,
@@ -265,11 +266,11 @@ impl Allocator {
             lost_fragments,
             state,
         };
-        if !allocator.geometry().added.is_empty() {
+        if !disk_groups::parts_of(allocator.geometry()).is_empty() {
             let of_first = groups_used.saturating_sub(allocator.note_disk_groups()?);
             let apart = allocator.apart_at_open()?;
             let mut state = allocator.state.lock();
-            let all = u64::from(allocator.geometry().group_count);
+            let all = u64::from(allocator.geometry().staying_in(0));
             state.groups_unused = all.saturating_sub(of_first);
             state.spare = Spare::new(of_first);
             state.apart = apart;
@@ -390,11 +391,10 @@ impl Allocator {
     ) -> FsResult<Place> {
         let mut state = self.state.lock();
         self.need()?;
-        let mut first = self.policy.metadata_group(
-            near.group(),
-            state.shares[0].cursor.group,
-            self.geometry().group_count,
-        );
+        // GR2: what is given up gives none.
+        let count = state.shares[0].numbers.end;
+        let hot = state.shares[0].cursor.group;
+        let mut first = self.policy.metadata_group(near.group(), hot, count);
         let has_page = |state: &State, number| {
             state.groups.get(&number).is_some_and(|group| group.free_pages > 0)
         };
@@ -404,17 +404,16 @@ impl Allocator {
             // No segment becomes metadata while another group has a page to give: blocks need it.
             let roomy =
                 |(number, group): &(&u32, &Group)| group.free_pages > 0 && !barred.contains(number);
-            let end = self.geometry().group_count;
-            let behind = state.groups.range(first..end).find(roomy);
-            let found = behind.or_else(|| state.groups.range(..end).find(roomy));
+            let behind = state.groups.range(first..count).find(roomy);
+            let found = behind.or_else(|| state.groups.range(..count).find(roomy));
             let found = found.map(|(number, _)| *number).or_else(|| {
                 let elsewhere = state.spare.elsewhere()?;
                 self.can_give(&mut state, elsewhere).is_ok_and(|can| can).then_some(elsewhere)
             });
             first = found.unwrap_or(first);
         }
-        for step in 0..self.geometry().group_count {
-            let number = (first + step) % self.geometry().group_count;
+        for step in 0..count {
+            let number = (first + step) % count;
             if barred.contains(&number) || !self.can_give(&mut state, number)? {
                 continue;
             }
@@ -652,7 +651,7 @@ impl Allocator {
     /// Returns the group in which a directory and the data of its files belong, if the policy has
     /// one.
     pub(crate) fn home_group(&self, directory: AnodeNo) -> Option<u32> {
-        self.policy.home_group(directory.0, self.geometry().group_count)
+        self.policy.home_group(directory.0, self.geometry().staying_in(0))
     }
 
     /// Opens a free segment for data that belongs in group `home`, if in any, and is wanted where

@@ -146,7 +146,7 @@ impl Allocator {
                 return;
             }
             let number = state.spare.next;
-            if number >= self.geometry().group_count {
+            if number >= state.shares[0].numbers.end {
                 // The total of groups in use says more than the table has: a load tells of it.
                 return;
             }

@@ -1,10 +1,11 @@
-//! Emptying a disk group that is to go, and taking it out.
+//! Emptying a disk group that is to go, and taking it out; or the last allocation groups of one,
+//! which are given up.
 //!
 //! # Invariants
 //!
 //! - EV1: A disk group is taken out when nothing in it is in use but the fronts of its groups, what
 //!   was freed there is released (G2), and a checkpoint has moved the log's tail past all that
-//!   speaks of it.
+//!   speaks of it. So are last allocation groups given up.
 //!
 //! # Crashes
 //!
@@ -19,9 +20,12 @@
 //!
 //! Not here: whether there is room elsewhere (`pool::disk_groups`).
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use format::disk_group::GroupRange;
+use format::geometry::Geometry;
 use runtime::planted::{self, Planted};
 
 use storage::volume::AddGroupError;
@@ -40,10 +44,35 @@ const SEGMENTS_PER_STEP: usize = 8;
 /// whose gate is closed are left for the next.
 const IDLE_STEPS_MAX: u64 = 64;
 
-/// Moves all that is in a disk group elsewhere.
+/// What leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// A disk group, by its number.
+    DiskGroup(u8),
+    /// The last allocation groups of one.
+    LastGroups(u8),
+}
+
+impl Leaving {
+    /// Returns its allocation groups; `None`: it does not leave, or is gone.
+    fn numbers(self, geometry: &Geometry) -> Option<Range<u32>> {
+        match self {
+            Leaving::DiskGroup(number) => {
+                let is_it = |range: &GroupRange| range.disk_group == number && range.is_leaving;
+                geometry.added.iter().any(is_it).then(|| geometry.numbers_of(number))
+            }
+            Leaving::LastGroups(number) => {
+                let last = geometry.last_groups.filter(|last| last.disk_group == number)?;
+                Some(last.first..geometry.numbers_of(number).end)
+            }
+        }
+    }
+}
+
+/// Moves all that is in a disk group, or in its last allocation groups, elsewhere.
 #[derive(Debug)]
 pub(crate) struct Evacuation {
-    disk_group: u8,
+    leaving: Leaving,
     name: String,
     cleaner: Arc<Cleaner>,
     /// What was in use when it began, in bytes.
@@ -56,11 +85,17 @@ pub(crate) struct Evacuation {
 }
 
 impl Evacuation {
-    /// Returns the job that takes `disk_group`, which leaves, out.
-    pub(crate) fn new(disk_group: u8, cleaner: &Arc<Cleaner>) -> Evacuation {
+    /// Returns the job that takes out what leaves.
+    pub(crate) fn new(leaving: Leaving, cleaner: &Arc<Cleaner>) -> Evacuation {
+        let name = match leaving {
+            Leaving::DiskGroup(number) => format!("emptying disk group {number}"),
+            Leaving::LastGroups(number) => {
+                format!("emptying the last allocation groups of disk group {number}")
+            }
+        };
         Evacuation {
-            disk_group,
-            name: format!("emptying disk group {disk_group}"),
+            leaving,
+            name,
             cleaner: Arc::clone(cleaner),
             total_bytes: AtomicU64::new(0),
             least_bytes: AtomicU64::new(u64::MAX),
@@ -70,9 +105,9 @@ impl Evacuation {
     }
 
     /// EV1: takes it out once nothing is in it.
-    fn take_out(&self, core: &Core) -> FsResult<Step> {
+    fn take_out(&self, core: &Core, numbers: Range<u32>) -> FsResult<Step> {
         core.store.journal.checkpoint()?;
-        if !core.store.alloc.forget_disk_group(self.disk_group)? {
+        if !core.store.alloc.forget_groups(numbers)? {
             return Ok(Step::Wait);
         }
         // CRASH: until these, a redo could speak of pages that have no place any more.
@@ -80,16 +115,22 @@ impl Evacuation {
             core.store.journal.checkpoint()?;
             core.store.journal.checkpoint()?;
         }
-        let taken = core.store.volume.take_group_out(self.disk_group);
-        taken.map_err(|error| {
-            if let AddGroupError::Device(cause) = &error {
-                return core.store.journal.fail(cause);
+        match self.leaving {
+            Leaving::DiskGroup(disk_group) => {
+                let taken = core.store.volume.take_group_out(disk_group);
+                taken.map_err(|error| {
+                    if let AddGroupError::Device(cause) = &error {
+                        return core.store.journal.fail(cause);
+                    }
+                    FsError::Io { cause: error.to_string() }
+                })?;
+                core.store.alloc.note_disk_groups()?;
+                tracing::info!(disk_group, "the disk group is empty, and was taken out");
+                Ok(Step::Done)
             }
-            FsError::Io { cause: error.to_string() }
-        })?;
-        core.store.alloc.note_disk_groups()?;
-        tracing::info!(disk_group = self.disk_group, "the disk group is empty, and was taken out");
-        Ok(Step::Done)
+            // What becomes of the disk group its job knows.
+            Leaving::LastGroups(_) => Ok(Step::Done),
+        }
     }
 
     /// Returns the segments that have their turn: those behind the last that had, so that some that
@@ -122,10 +163,11 @@ impl Evacuation {
             return Ok(false);
         }
         self.idle_steps.store(0, Ordering::Relaxed);
+        let (Leaving::DiskGroup(number) | Leaving::LastGroups(number)) = self.leaving;
         let cause = format!(
-            "{left_bytes} bytes of disk group {} cannot be moved: the log names the segments; run \
-             holdfast scrub or holdfast check, remove the files that it names, and resume the job",
-            self.disk_group
+            "{left_bytes} bytes of disk group {number} cannot be moved: the log names the \
+             segments; run holdfast scrub or holdfast check, remove the files that it names, and \
+             resume the job"
         );
         Err(FsError::Io { cause })
     }
@@ -138,15 +180,14 @@ impl Job for Evacuation {
 
     fn step(&self, core: &Core, _now_ns: u64, _budget: Budget) -> FsResult<Step> {
         let alloc = &core.store.alloc;
-        if !alloc.is_leaving(self.disk_group) {
-            return Ok(Step::Done);
-        }
-        core.segments.leave(|group| alloc.is_of(group, self.disk_group));
-        let left = alloc.left_in(self.disk_group)?;
+        let geometry = core.store.geometry();
+        let Some(numbers) = self.leaving.numbers(geometry) else { return Ok(Step::Done) };
+        core.segments.leave(|group| geometry.leaves(group));
+        let left = alloc.left_in(numbers.clone())?;
         let gets_on = self.note(left.bytes, left.segments.len())?;
-        let is_empty = left.segments.is_empty() && left.bytes == 0;
+        let is_empty = left.bytes == 0;
         if is_empty || planted::is(Planted::TakenOutWithLiveBlocks) {
-            return self.take_out(core);
+            return self.take_out(core, numbers);
         }
         // Its room elsewhere is there (GR3), and may be in pieces.
         if alloc.free_segments(LOW_SEGMENTS)? < LOW_SEGMENTS {
@@ -161,7 +202,8 @@ impl Job for Evacuation {
     }
 
     fn progress(&self, core: &Core) -> Option<JobProgress> {
-        let left = core.store.alloc.left_in(self.disk_group).ok()?.bytes;
+        let numbers = self.leaving.numbers(core.store.geometry())?;
+        let left = core.store.alloc.left_in(numbers).ok()?.bytes;
         let total = self.total_bytes.load(Ordering::Relaxed).max(left);
         Some(JobProgress { done: total - left, total })
     }

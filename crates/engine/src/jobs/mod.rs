@@ -39,7 +39,7 @@ mod scrub;
 mod weigher;
 
 pub(crate) use self::deletion::Deletion;
-use self::evacuation::Evacuation;
+use self::evacuation::{Evacuation, Leaving};
 pub use self::gauge::{CleanerCounts, CleanerGauge};
 use self::pace::Turns;
 pub use self::pace::{Pace, Percent};
@@ -51,6 +51,8 @@ pub(crate) use self::scrub::{Scrub, ScrubCounts};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
+
+use format::reshape::Towards;
 
 use self::cleaner::Cleaner;
 use self::deferred::DeferredFrees;
@@ -180,12 +182,13 @@ impl Jobs {
 
     /// Returns the job that takes a disk group out, which leaves.
     pub(crate) fn evacuation(&self, disk_group: u8) -> Arc<Evacuation> {
-        Arc::new(Evacuation::new(disk_group, &self.cleaner))
+        Arc::new(Evacuation::new(Leaving::DiskGroup(disk_group), &self.cleaner))
     }
 
-    /// Returns the job that moves the segments of a disk group which gets a member more.
-    pub(crate) fn reshape(&self, core: &Core, disk_group: u8) -> Arc<Reshape> {
-        Arc::new(Reshape::new(core, disk_group, &self.cleaner))
+    /// Returns the job that moves the segments of a disk group which gets a member more, or is to
+    /// have one less.
+    pub(crate) fn reshape(&self, core: &Core, disk_group: u8, towards: Towards) -> Arc<Reshape> {
+        Arc::new(Reshape::new(core, disk_group, towards, &self.cleaner))
     }
 
     /// Returns what cleaning has cost.

@@ -1,5 +1,6 @@
-//! Moving the segments of a raid5 that gets a member more. The cursor is in the labels (JO2), and
-//! `storage::volume` keeps it and knows how a segment is moved.
+//! Moving the segments of a raid5 that gets a member more, or is to have one less. The cursor is in
+//! the labels (JO2), and `storage::volume` keeps it and knows how a segment is moved. Before a
+//! member goes the allocation groups are emptied for which there is no room without it.
 //!
 //! Policy, for each segment in use: it is compared with what else it is kept in, and mended as a
 //! scrub does ([`Scrub::mend_segment`]), for a move makes parity agree with whatever it reads. Then
@@ -7,19 +8,23 @@
 //!
 //! All members of the disk group must be online: else the job waits until they are.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use format::reshape::Towards;
 use storage::device::{DeviceError, Redundancy};
-use storage::volume::{Busy, GrowError, Moved, Reshaping, Way};
+use storage::volume::{Busy, Detached, GrowError, Moved, Reshaping, Way};
 
 use super::cleaner::Cleaner;
+use super::evacuation::{Evacuation, Leaving};
 use super::pieces::Kept;
 use super::scrub::{Scrub, ScrubCounts};
 use super::{Budget, Job, JobProgress, Step};
 use crate::alloc::SegmentId;
 use crate::convert::{index_wide, narrow};
 use crate::error::{FsError, FsResult};
+use crate::sync::Mutex;
 use crate::vnode::Core;
 
 /// Segments that are passed over in one step where nothing in them is in use.
@@ -31,28 +36,51 @@ const IDLE_STEPS_MAX: u64 = 64;
 #[derive(Debug)]
 pub(crate) struct Reshape {
     disk_group: u8,
+    towards: Towards,
     name: String,
-    /// Segments before this one are compared.
+    /// Segments in front of this one, or behind those before it where they become narrow, are
+    /// compared.
     compared: AtomicU64,
     /// Whether what was open when it began is closed: it ended where rows of the old width do.
     has_left: AtomicBool,
     scrub: Scrub,
     cleaner: Arc<Cleaner>,
-    /// Steps in a row in which there was no segment to move another by way of.
+    /// What is done before a member goes.
+    emptying: Evacuation,
+    /// The member that has gone, and is to be blanked once it has answered all.
+    out: Mutex<Option<Detached>>,
+    /// Steps in a row in which there was no segment to move another by way of, or not all was
+    /// answered.
     idle_steps: AtomicU64,
 }
 
 impl Reshape {
     /// Returns the job that moves the segments of `disk_group`.
-    pub(super) fn new(core: &Core, disk_group: u8, cleaner: &Arc<Cleaner>) -> Reshape {
+    pub(super) fn new(
+        core: &Core,
+        disk_group: u8,
+        towards: Towards,
+        cleaner: &Arc<Cleaner>,
+    ) -> Reshape {
         let counts: Arc<ScrubCounts> = Arc::default();
+        let (name, compared) = match towards {
+            Towards::Wide => {
+                (format!("spreading disk group {disk_group} over a further device"), 0)
+            }
+            Towards::Narrow => {
+                (format!("taking a device out of disk group {disk_group}"), u64::MAX)
+            }
+        };
         Reshape {
             disk_group,
-            name: format!("spreading disk group {disk_group} over a further device"),
-            compared: AtomicU64::new(0),
+            towards,
+            name,
+            compared: AtomicU64::new(compared),
             has_left: AtomicBool::new(false),
             scrub: Scrub::new(core, &counts),
             cleaner: Arc::clone(cleaner),
+            emptying: Evacuation::new(Leaving::LastGroups(disk_group), cleaner),
+            out: Mutex::default(),
             idle_steps: AtomicU64::new(0),
         }
     }
@@ -71,39 +99,86 @@ impl Reshape {
         Some(SegmentId { group, segment: narrow(segment % of_group) })
     }
 
-    /// Compares and mends the segments that are to be moved next, `most` of those in use at most.
-    /// Returns where the next ones begin; `None`: somebody writes to one.
-    fn look(&self, core: &Core, (from, to): (u64, u64), most: u32) -> FsResult<Option<u64>> {
-        let (volume, geometry) = (&core.store.volume, core.store.geometry());
+    /// Compares and mends the segments of `next` in the order in which they are to be moved, `most`
+    /// of those in use at most. Returns those that were; `None`: somebody writes to the first.
+    fn look(&self, core: &Core, next: Range<u64>, most: u32) -> FsResult<Option<Range<u64>>> {
+        let in_order: Vec<u64> = match self.towards {
+            Towards::Wide => next.clone().collect(),
+            Towards::Narrow => next.clone().rev().collect(),
+        };
+        let done = |count: u64| match self.towards {
+            Towards::Wide => next.start..next.start + count,
+            Towards::Narrow => next.end - count..next.end,
+        };
         let mut in_use = 0;
-        for segment in from..to {
-            let Some(id) = Reshape::id_of(core, self.disk_group, segment) else { break };
-            let start = geometry.segment_place(id.group, id.segment);
-            let Some(offset) = geometry.device_offset(start, 1) else { break };
-            let Some(piece) = volume.piece_at(offset) else { break };
-            let Some(kept) = Kept::of(core, &piece)? else { continue };
+        for (count, segment) in (0..).zip(in_order) {
+            let Some(kept) = self.kept(core, segment)? else { continue };
             if in_use == most {
-                return Ok(Some(segment));
+                return Ok(Some(done(count)));
             }
             in_use += 1;
-            if segment < self.compared.load(Ordering::Relaxed) {
+            if self.is_compared(segment) {
                 continue;
             }
-            let compared = volume.compare(piece, kept.redundancy(), None);
-            let compared = match compared {
-                Ok(compared) => compared,
-                Err(_) if volume.lacks_to_reshape() => return Ok(None),
-                Err(error) => return Err(FsError::Io { cause: error.to_string() }),
-            };
-            let Some(compared) = compared else { return Ok((segment > from).then_some(segment)) };
-            if let Kept::Segment(pin) = kept
-                && !compared.differing.is_empty()
-            {
-                self.scrub.mend_segment(core, &pin, compared)?;
+            if !self.compare(core, kept)? {
+                return Ok(Some(done(count)).filter(|_| count > 0));
             }
-            self.compared.fetch_max(segment + 1, Ordering::Relaxed);
+            match self.towards {
+                Towards::Wide => self.compared.fetch_max(segment + 1, Ordering::Relaxed),
+                Towards::Narrow => self.compared.fetch_min(segment, Ordering::Relaxed),
+            };
         }
-        Ok(Some(to))
+        Ok(Some(next))
+    }
+
+    fn is_compared(&self, segment: u64) -> bool {
+        let border = self.compared.load(Ordering::Relaxed);
+        match self.towards {
+            Towards::Wide => segment < border,
+            Towards::Narrow => segment >= border,
+        }
+    }
+
+    /// Returns a segment of the disk group with how it is kept; `None`: nothing in it is in use.
+    fn kept<'c>(&self, core: &'c Core, segment: u64) -> FsResult<Option<(Range<u64>, Kept<'c>)>> {
+        let (volume, geometry) = (&core.store.volume, core.store.geometry());
+        let Some(id) = Reshape::id_of(core, self.disk_group, segment) else { return Ok(None) };
+        let start = geometry.segment_place(id.group, id.segment);
+        let piece = geometry.device_offset(start, 1).and_then(|offset| volume.piece_at(offset));
+        let Some(piece) = piece else { return Ok(None) };
+        let kept = Kept::of(core, &piece)?;
+        Ok(kept.map(|kept| (piece, kept)))
+    }
+
+    /// Compares a segment, and mends it. Returns whether it could be: nobody writes to it, and all
+    /// members are there.
+    fn compare(&self, core: &Core, (piece, kept): (Range<u64>, Kept<'_>)) -> FsResult<bool> {
+        let volume = &core.store.volume;
+        let compared = match volume.compare(piece, kept.redundancy(), None) {
+            Ok(compared) => compared,
+            Err(_) if volume.lacks_to_reshape() => return Ok(false),
+            Err(error) => return Err(FsError::Io { cause: error.to_string() }),
+        };
+        let Some(compared) = compared else { return Ok(false) };
+        if let Kept::Segment(pin) = kept
+            && !compared.differing.is_empty()
+        {
+            self.scrub.mend_segment(core, &pin, compared)?;
+        }
+        Ok(true)
+    }
+
+    /// What was given up is empty: the labels say that it is gone, and that segments become narrow.
+    fn begin_narrowing(core: &Core) -> FsResult<Step> {
+        let (volume, alloc) = (&core.store.volume, &core.store.alloc);
+        let changing = volume.changing();
+        let mut has_begun = false;
+        alloc.become_shorter(|| {
+            has_begun =
+                changing.begin_narrowing().map_err(|error| core.store.journal.fail(&error))?;
+            Ok::<(), FsError>(())
+        })?;
+        Ok(if has_begun { Step::Again } else { Step::Wait })
     }
 
     /// All are moved: the disk group is what it has become, and as long as it can be.
@@ -111,15 +186,29 @@ impl Reshape {
         let (volume, alloc) = (&core.store.volume, &core.store.alloc);
         let fail = |error: DeviceError| core.store.journal.fail(&error);
         let changing = volume.changing();
-        let Some(number) = changing.end_reshape().map_err(fail)? else { return Ok(Step::Wait) };
+        let ended = match self.towards {
+            Towards::Wide => changing.end_reshape().map_err(fail)?,
+            Towards::Narrow => match changing.end_narrowing().map_err(fail)? {
+                Some((number, out)) => {
+                    *self.out.lock() = Some(out);
+                    Some(number)
+                }
+                None => None,
+            },
+        };
+        let Some(number) = ended else { return Ok(Step::Wait) };
         let Some(mut label) = volume.members().and_then(|members| members.label()) else {
             return Ok(Step::Done);
         };
         let growing = match changing.begin_growth(&label, number) {
             Ok(growing) => growing,
             Err(GrowError::Device(error)) => return Err(fail(error)),
+            // What it has lost is more than what is left of an allocation group.
+            Err(GrowError::NothingMore { .. }) if self.towards == Towards::Narrow => {
+                return Ok(Step::Done);
+            }
             Err(error) => {
-                tracing::warn!(%error, "a disk group has moved to more devices, and is no larger");
+                tracing::warn!(%error, "a disk group has moved to other devices, and is no larger");
                 return Ok(Step::Done);
             }
         };
@@ -135,21 +224,40 @@ impl Reshape {
                 }
             });
         if let Some(error) = refused {
-            tracing::warn!(%error, "a disk group has moved to more devices, and is no larger");
+            tracing::warn!(%error, "a disk group has moved to other devices, and is no larger");
             return Ok(Step::Done);
         }
         grown?;
-        tracing::info!(disk_group = number, "all segments lie over all devices, and it has grown");
+        tracing::info!(disk_group = number, "all segments are moved, and it has grown");
         Ok(Step::Done)
+    }
+
+    /// Makes the device of the member that has gone one that no pool knows (AD3). What was sent to
+    /// it before lands before it is anybody else's.
+    fn blank(&self) -> Step {
+        let mut out = self.out.lock();
+        let Some(gone) = out.as_ref() else { return Step::Done };
+        let is_late = self.idle_steps.fetch_add(1, Ordering::Relaxed) >= IDLE_STEPS_MAX;
+        if gone.unanswered() > 0 && !is_late {
+            return Step::Wait;
+        }
+        let device = gone.name().unwrap_or("a device that is not there");
+        match gone.blank() {
+            Ok(()) => tracing::info!(device, "the device is out of the pool"),
+            Err(error) => tracing::warn!(
+                device,
+                "{error}; the device is out of the pool, which refuses it by its label"
+            ),
+        }
+        *out = None;
+        Step::Done
     }
 
     /// Moves what comes next.
     fn advance(&self, core: &Core, reshaping: &Reshaping, budget: Budget) -> FsResult<Step> {
         let alloc = &core.store.alloc;
         let (next, is_kept) = reshaping.next(SEGMENTS_PER_STEP);
-        let Some(to) = self.look(core, (next.start, next.end), budget.units)? else {
-            return Ok(Step::Wait);
-        };
+        let Some(next) = self.look(core, next, budget.units)? else { return Ok(Step::Wait) };
         let first = Reshape::id_of(core, self.disk_group, next.start);
         let is_free = first.is_some_and(|id| alloc.kind_now(id) == Some(None));
         let mut pin = None;
@@ -171,11 +279,15 @@ impl Reshape {
             }
         };
         let mut moved = Moved::Busy;
+        let first = match self.towards {
+            Towards::Wide => next.start..next.start + 1,
+            Towards::Narrow => next.end - 1..next.end,
+        };
         // Somebody may be at one of several.
-        for end in [to, next.start + 1] {
+        for segments in [next.clone(), first] {
             let changing = core.store.volume.changing();
             moved = changing
-                .move_segments(next.start..end, way, &kind_of)
+                .move_segments(segments, way, &kind_of)
                 .map_err(|error| core.store.journal.fail(&error))?;
             if moved != Moved::Busy {
                 break;
@@ -186,7 +298,11 @@ impl Reshape {
             return Ok(Step::Again);
         }
         // What was compared may rot, or be written, until it is tried again.
-        self.compared.store(next.start, Ordering::Relaxed);
+        let border = match self.towards {
+            Towards::Wide => next.start,
+            Towards::Narrow => next.end,
+        };
+        self.compared.store(border, Ordering::Relaxed);
         match moved {
             Moved::Unread { cause } => Err(FsError::Io { cause }),
             Moved::All | Moved::Busy | Moved::Away => Ok(Step::Wait),
@@ -236,9 +352,15 @@ impl Job for Reshape {
         &self.name
     }
 
-    fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
+    fn step(&self, core: &Core, now_ns: u64, budget: Budget) -> FsResult<Step> {
         let volume = &core.store.volume;
-        let Some(reshaping) = volume.reshaping() else { return Ok(Step::Done) };
+        let last = core.store.geometry().last_groups;
+        if last.is_some_and(|last| last.disk_group == self.disk_group) {
+            let step = self.emptying.step(core, now_ns, budget)?;
+            // It has other work then.
+            return Ok(if step == Step::Done { Self::begin_narrowing(core)? } else { step });
+        }
+        let Some(reshaping) = volume.reshaping() else { return Ok(self.blank()) };
         if reshaping.reshape.disk_group != self.disk_group {
             return Ok(Step::Done);
         }
@@ -252,13 +374,17 @@ impl Job for Reshape {
             core.segments.seal();
         }
         if reshaping.next(1).0.is_empty() {
-            return self.end(core);
+            let step = self.end(core)?;
+            return Ok(if step == Step::Done { self.blank() } else { step });
         }
         self.advance(core, &reshaping, budget)
     }
 
     fn progress(&self, core: &Core) -> Option<JobProgress> {
+        if let Some(progress) = self.emptying.progress(core) {
+            return Some(progress);
+        }
         let reshaping = core.store.volume.reshaping()?;
-        Some(JobProgress { done: reshaping.reshape.moved, total: reshaping.segments })
+        Some(JobProgress { done: reshaping.moved(), total: reshaping.segments })
     }
 }

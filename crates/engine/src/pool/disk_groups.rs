@@ -6,7 +6,7 @@ use format::disk_group::{DiskGroup, DiskGroupState};
 use format::members::Layout;
 use format::slots::Slots;
 use runtime::planted::{self, Planted};
-use storage::volume::{AddGroupError, GrowError, NewGroup, Room};
+use storage::volume::{AddGroupError, GrowError, NarrowError, NewGroup, Room};
 
 use super::Pool;
 use crate::alloc::{CanLeave, Found, PlacementError};
@@ -25,6 +25,9 @@ pub enum DiskGroupError {
     /// See the cause.
     #[error(transparent)]
     Grow(#[from] GrowError),
+    /// See the cause.
+    #[error(transparent)]
+    Narrow(#[from] NarrowError),
     /// Name what is there.
     #[error(transparent)]
     Placement(#[from] PlacementError),

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::members::{Member, Spare};
+use format::reshape::{LastGroups, Towards};
 use storage::device::{DeviceError, SharedDevice};
 use storage::volume::{
-    AttachError, DetachError, Detached, MemberCounts, ReplaceError, Reshaping, ReturnError,
-    SpareError,
+    AttachError, DetachError, Detached, MemberCounts, NarrowError, ReplaceError, Reshaping,
+    ReturnError, SpareError,
 };
 
 use super::Pool;
+use super::disk_groups::DiskGroupError;
 use crate::error::{FsError, FsResult};
 use crate::jobs::{Rebuild, RebuildCounts, RebuildReport, Scrub, ScrubReport};
 
@@ -294,18 +296,67 @@ impl Pool {
         Ok(slot)
     }
 
-    /// Returns how far the disk group is that gets a member more; `None`: there is none.
+    /// Returns how far the disk group is that gets a member more, or one less; `None`: there is
+    /// none.
     #[must_use]
     pub fn reshaping(&self) -> Option<Reshaping> {
         self.volume().reshaping()
     }
 
-    /// Goes on with the move of segments to stripes of another width.
+    /// Returns the allocation groups that are given up before a disk group has a member less;
+    /// `None`: there are none.
+    #[must_use]
+    pub fn given_up(&self) -> Option<LastGroups> {
+        self.volume().geometry().last_groups
+    }
+
+    /// Goes on with the move of segments to stripes of another width, and what comes before it.
     pub(super) fn resume_reshape(&self) {
-        if let Some(reshaping) = self.volume().reshaping() {
-            let job = self.jobs.reshape(&self.core, reshaping.reshape.disk_group);
+        let given_up = self.given_up().map(|last| (last.disk_group, Towards::Narrow));
+        let reshaping = self.volume().reshaping().map(|it| it.reshape);
+        let reshaping = reshaping.map(|reshape| (reshape.disk_group, reshape.towards));
+        if let Some((disk_group, towards)) = given_up.or(reshaping) {
+            let job = self.jobs.reshape(&self.core, disk_group, towards);
             self.jobs.add(&self.core, job);
         }
+    }
+
+    /// Begins to take the member in `slot` out of its disk group, a raid5: the labels say so,
+    /// durably, and a job moves what is there to the others. It goes on after a crash, and when the
+    /// pool is opened again; the member is gone, and its device of no pool, when it ends.
+    ///
+    /// # Errors
+    ///
+    /// See [`NarrowError`], and [`DiskGroupError::NoRoom`].
+    pub fn narrow(&self, slot: usize) -> Result<(), DiskGroupError> {
+        self.check_members_change()?;
+        // What was freed, and what memory holds, counts as it is.
+        self.core.sync_all()?;
+        self.checkpoint()?;
+        let mut superblock = self.superblock.lock();
+        let volume = self.volume();
+        let changing = volume.changing();
+        let stop = |error: NarrowError| {
+            if let NarrowError::Device(cause) = &error {
+                self.stop_writing(cause);
+            }
+            DiskGroupError::from(error)
+        };
+        let planned = changing.plan_narrowing(slot).map_err(stop)?;
+        let number = planned.disk_group();
+        let shift = volume.geometry().fragment_shift;
+        self.core.store.alloc.begin_giving_up(planned.geometry(), |missing| {
+            if missing > 0 {
+                return Err(DiskGroupError::NoRoom { number, missing_bytes: missing << shift });
+            }
+            changing.begin_giving_up(&planned, &mut superblock).map_err(stop)
+        })?;
+        drop((changing, superblock));
+        // Before the first tick it is found there.
+        if self.has_resumed.load(Ordering::Relaxed) {
+            self.resume_reshape();
+        }
+        Ok(())
     }
 
     /// Takes the member in `slot` out of its disk group, a mirror: of two only where

@@ -89,8 +89,8 @@ pub enum AttachError {
     },
     /// Wait for it.
     #[error(
-        "a disk group of this pool is getting a device already: wait until all has moved \
-         (holdfast job list)"
+        "a disk group of this pool gets a device already, or is losing one: wait until all has \
+         moved (holdfast job list)"
     )]
     Reshaped,
     /// Add a disk group.
@@ -201,6 +201,10 @@ pub struct Detached {
 }
 
 impl Detached {
+    pub(super) fn of(slot: Slot) -> Detached {
+        Detached { slot: Some(slot) }
+    }
+
     /// Returns what its device is called; `None`: it was not there.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
@@ -314,7 +318,7 @@ impl Volume {
             if planted::is(Planted::BlankedBeforeLabels) {
                 let _ = out.device.as_ref().map(blank_label);
             }
-            detached = Ok(Detached { slot: Some(out) });
+            detached = Ok(Detached::of(out));
             set.leave_slot(slot);
             label.detach(slot);
             Change::States

@@ -540,13 +540,20 @@ pub fn check_stripe(stripe: Option<StripeShape>, geometry: &Geometry) -> Result<
     Ok(())
 }
 
-/// Returns how many times disk groups will change until all that were added are gone.
+/// Returns how many times disk groups will change until all that were added are gone, and what is
+/// reshaped lies as any other.
 pub(super) fn changes_to_come(superblock: &Superblock) -> usize {
     let of = |group: &DiskGroup| match group.state {
         DiskGroupState::Online => CHANGES_TO_LEAVE,
         DiskGroupState::Adding | DiskGroupState::Leaving => CHANGES_TO_LEAVE - 1,
     };
-    superblock.added.iter().map(of).sum()
+    let geometry = &superblock.geometry;
+    let to_end = match (geometry.reshape, geometry.last_groups) {
+        (Some(_), _) => 2,
+        (None, Some(_)) => 3,
+        (None, None) => 0,
+    };
+    superblock.added.iter().map(of).sum::<usize>() + to_end
 }
 
 /// Returns the lowest slots that nobody is in.

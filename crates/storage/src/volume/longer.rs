@@ -30,6 +30,7 @@ use format::disk_group::{ADDED_GROUPS_OFFSET, DiskGroupState, GroupRange};
 use format::geometry::{Geometry, GrowthLimit, SUPERBLOCK_COPIES};
 use format::members::{Layout, Member, MemberState};
 use format::page::PAGE_BYTES;
+use format::reshape::Towards;
 use format::stripes::Stripes;
 use format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_HEAD_BYTES, Superblock, SuperblockError};
 use format::text::shown;
@@ -83,6 +84,15 @@ pub enum GrowError {
     /// Wait until it is gone.
     #[error("disk group {disk_group} leaves the pool: it does not grow")]
     Leaving {
+        /// Its number.
+        disk_group: u8,
+    },
+    /// Wait until it is gone: it grows then by itself.
+    #[error(
+        "disk group {disk_group} is losing a device: wait until all has moved (holdfast job list), \
+         it grows then as far as it can"
+    )]
+    Narrowing {
         /// Its number.
         disk_group: u8,
     },
@@ -413,6 +423,12 @@ fn plan(
     disk_group: u8,
     length_of: LengthOf,
 ) -> Result<(Room, Superblock), GrowError> {
+    let geometry = &label.geometry;
+    let narrowing = geometry.reshape.filter(|reshape| reshape.towards == Towards::Narrow);
+    let narrowing = narrowing.map(|reshape| reshape.disk_group);
+    if narrowing.or(geometry.last_groups.map(|last| last.disk_group)) == Some(disk_group) {
+        return Err(GrowError::Narrowing { disk_group });
+    }
     let devices = devices_of(label, slots, disk_group)?;
     let mut lengths = Vec::with_capacity(devices.len());
     for (_, device) in &devices {

@@ -202,10 +202,12 @@ pub(super) fn parts_over(
 }
 
 /// Returns how many members disk group `number` cannot do without: while none of its segments lies
-/// on the one that it is getting, and that one is not counted as online, as many as before.
+/// on the one that it is getting, or is to lose, and that one is not counted as online, as many as
+/// without it.
 fn needed_in(superblock: &Superblock, (number, layout): (u8, Layout), own: &[Slot]) -> usize {
     let coming = superblock.coming_slot().filter(|(of, _)| *of == number);
-    let is_new = coming.is_some() && own.last().is_none_or(|slot| slot.readable().is_none());
+    let at = coming.and(superblock.geometry.reshape).map(|it| usize::from(it.member));
+    let is_new = at.is_some_and(|at| own.get(at).is_none_or(|slot| slot.readable().is_none()));
     needed_of(layout, own.len() - usize::from(is_new))
 }
 

@@ -1,5 +1,5 @@
-//! A raid5 gets a member more while the pool is in use: its segments are moved, one after the
-//! other, from stripes of the old width to stripes of the new one.
+//! A raid5 gets a member more, or has one less, while the pool is in use: its segments are moved,
+//! one after the other, from stripes of the old width to stripes of the new one.
 //!
 //! `format::reshape` says how segments lie meanwhile. No place of the pool changes: a segment keeps
 //! its number, and so does all that is in it.
@@ -26,8 +26,9 @@
 //! takes to read and write these. Readers do not: who has asked where a segment is and reads late
 //! may read what was written over it. All that is read is verified, and read again where it is now.
 //!
-//! Not here: the new member gets its fixed regions like any that joins (`joining.rs`).
-//! Decision 0090 has the argument.
+//! Not here: the new member gets its fixed regions like any that joins (`joining.rs`); what is
+//! given up before a member goes, and how it goes (`narrowing.rs`). Decisions 0090 and 0091 have
+//! the argument.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,7 +36,8 @@ use std::sync::Arc;
 use format::disk_group::DiskGroupState;
 use format::geometry::Geometry;
 use format::members::{Layout, Member, MemberState};
-use format::reshape::{KeptSegment, Lay, Reshape};
+use format::reshape::{KeptSegment, Lay, Reshape, Towards};
+use format::stripes::Stripes;
 use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
 
@@ -49,7 +51,7 @@ use super::striped::Striped;
 use super::{AttachError, Changing, Volume};
 use crate::device::{DeviceError, Purpose, Redundancy, SharedDevice};
 
-/// How far a disk group is that gets a member more.
+/// How far a disk group is that gets a member more, or one less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reshaping {
     /// What the labels say.
@@ -65,15 +67,47 @@ impl Reshaping {
     /// and whether they must be kept elsewhere first; none: all are moved.
     #[must_use]
     pub fn next(&self, most: u64) -> (Range<u64>, bool) {
-        let from = self.reshape.moved;
-        if from >= self.segments {
-            return (from..from, false);
+        let kept_first = match planted::is(Planted::ReshapeKeepsNothing) {
+            true => 0,
+            false => self.lay.kept_first(),
+        };
+        let border = self.reshape.moved;
+        match self.reshape.towards {
+            Towards::Wide if border >= self.segments => (border..border, false),
+            Towards::Wide if border < kept_first => (border..border + 1, true),
+            Towards::Wide => {
+                let to = self.lay.may_move_to(border).min(border + most).min(self.segments);
+                (border..to.max(border + 1), false)
+            }
+            Towards::Narrow if border == 0 => (0..0, false),
+            Towards::Narrow if border <= kept_first => (border - 1..border, true),
+            Towards::Narrow => {
+                let from = self.lay.may_move_from(border).max(border.saturating_sub(most));
+                (from.min(border - 1)..border, false)
+            }
         }
-        if from < self.lay.kept_first() && !planted::is(Planted::ReshapeKeepsNothing) {
-            return (from..from + 1, true);
+    }
+
+    /// Returns how many segments are moved.
+    #[must_use]
+    pub fn moved(&self) -> u64 {
+        match self.reshape.towards {
+            Towards::Wide => self.reshape.moved,
+            Towards::Narrow => self.segments.saturating_sub(self.reshape.moved),
         }
-        let to = self.lay.may_move_to(from).min(from + most).min(self.segments);
-        (from..to.max(from + 1), false)
+    }
+
+    /// Whether `segments` are those next to the border.
+    fn is_next(&self, segments: &Range<u64>) -> bool {
+        self.reshape.moved == border_of(self.reshape.towards, segments, false)
+    }
+}
+
+/// Returns where the border is before `segments` are moved, and afterwards.
+fn border_of(towards: Towards, segments: &Range<u64>, is_moved: bool) -> u64 {
+    match (towards, is_moved) {
+        (Towards::Wide, false) | (Towards::Narrow, true) => segments.start,
+        (Towards::Wide, true) | (Towards::Narrow, false) => segments.end,
     }
 }
 
@@ -171,9 +205,10 @@ impl Changing<'_> {
     ) -> Result<Moved, DeviceError> {
         let volume = self.volume();
         let Some(reshaping) = volume.reshaping() else { return Ok(Moved::All) };
-        if reshaping.reshape.moved != segments.start {
+        if !reshaping.is_next(&segments) {
             return Ok(Moved::Busy);
         }
+        let towards = reshaping.reshape.towards;
         let Some((set, striped)) = volume.reshaped() else { return Ok(Moved::Busy) };
         let lay = reshaping.lay;
         let held = start_of(&lay, segments.start)..start_of(&lay, segments.end);
@@ -195,10 +230,10 @@ impl Changing<'_> {
             }
         }
         let changed = match way {
-            Way::Straight => move_straight(&set, &striped, &segments, &kinds),
+            Way::Straight => move_straight(&set, &striped, (towards, &segments), &kinds),
             Way::Free if !kinds.is_empty() => return Ok(Moved::Busy),
-            Way::Free => note(&set, segments.end, None).map(|()| Moved::All),
-            Way::Segment(at) => move_by_way(&set, &striped, (segments.start, at), &kinds),
+            Way::Free => note(&set, border_of(towards, &segments, true), None).map(|()| Moved::All),
+            Way::Segment(at) => move_by_way(&set, &striped, (towards, segments.start, at), &kinds),
         };
         if let Some(hold) = hold {
             hold.note_written();
@@ -219,7 +254,8 @@ impl Changing<'_> {
         let volume = self.volume();
         let Some(reshaping) = volume.reshaping() else { return Ok(None) };
         let Some((set, _)) = volume.reshaped() else { return Ok(None) };
-        if reshaping.reshape.moved < reshaping.segments {
+        let is_wide = reshaping.reshape.towards == Towards::Wide;
+        if reshaping.reshape.moved < reshaping.segments || !is_wide {
             return Ok(None);
         }
         // It was kept for this.
@@ -270,23 +306,26 @@ impl Changing<'_> {
             return Ok(());
         };
         let (lay, segment) = (reshaping.lay, reshaping.reshape.moved);
+        let towards = reshaping.reshape.towards;
+        let stripes = new_of(&lay, towards);
         let bytes = striped.read_kept(start_of(&lay, kept.at))?;
         let kind = if kept.is_pages { Redundancy::Copies } else { Redundancy::Parity };
         if !planted::is(Planted::ReshapeKeptForgotten) {
             // Who is away learns that it has missed this (MS5).
             let start = start_of(&lay, segment);
-            let in_flight = set.begin_write(start..start + lay.wide.segment_bytes);
-            striped.write_moved(&lay.wide, (start, kind), &bytes, Some(in_flight))?;
+            let in_flight = set.begin_write(start..start + stripes.segment_bytes);
+            striped.write_moved(&stripes, (start, kind), &bytes, Some(in_flight))?;
             set.submit_flush(Purpose::Cleaner).wait()?;
         }
-        note(&set, segment + 1, None)?;
+        note(&set, border_of(towards, &(segment..segment + 1), true), None)?;
         volume.take_label(superblock);
         Ok(())
     }
 }
 
 impl Volume {
-    /// Returns how far the disk group is that gets a member more; `None`: there is none.
+    /// Returns how far the disk group is that gets a member more, or one less; `None`: there is
+    /// none.
     #[must_use]
     pub fn reshaping(&self) -> Option<Reshaping> {
         let label = self.members()?.label()?;
@@ -303,12 +342,18 @@ impl Volume {
         self.reshaped().is_some_and(|(set, _)| !set.view().iter().all(is_online))
     }
 
+    /// Returns the members of a disk group in one part.
+    pub(super) fn set_of(&self, disk_group: u8) -> Option<Arc<MemberSet>> {
+        let part = self.now().parts.iter().find(|part| part.disk_group == disk_group)?;
+        Some(Arc::clone(part.composite.members()))
+    }
+
     /// Returns its members, and its layout.
     fn reshaped(&self) -> Option<(Arc<MemberSet>, Striped)> {
         let label = self.members()?.label()?;
         let number = label.geometry.reshape?.disk_group;
         let part = self.now().parts.iter().find(|part| part.disk_group == number)?;
-        let set = Arc::clone(part.composite.members());
+        let set = self.set_of(number)?;
         let stripes = label.geometry.lay_of(number)?.narrow;
         let info = part.composite.info().clone();
         Some((Arc::clone(&set), Striped::new(info, set, stripes)))
@@ -336,8 +381,13 @@ impl Volume {
         if !matches!(layout, Layout::Raid5 { .. }) {
             return Err(AttachError::NoRaid5 { number, kind: layout.word() });
         }
-        if label.geometry.reshape.is_some() {
+        if label.geometry.reshape.is_some() || label.geometry.last_groups.is_some() {
             return Err(AttachError::Reshaped);
+        }
+        // Its slots and those of the label have another order until the pool is opened again.
+        let set = self.members().and_then(|members| members.of_slot(beside));
+        if set.is_some_and(|(set, _)| set.has_left()) {
+            return Err(AttachError::Often);
         }
         let added = label.added.iter().find(|group| group.number == number);
         if added.is_some_and(|group| group.state != DiskGroupState::Online) {
@@ -399,7 +449,7 @@ fn check_growth(label: &Superblock, number: u8) -> Result<(), AttachError> {
 fn move_straight(
     set: &Arc<MemberSet>,
     striped: &Striped,
-    segments: &Range<u64>,
+    (towards, segments): (Towards, &Range<u64>),
     kinds: &[(u64, Redundancy)],
 ) -> Result<Moved, DeviceError> {
     let lay = striped.lay_now();
@@ -409,13 +459,13 @@ fn move_straight(
             Ok(bytes) => bytes,
             Err(error) => return Ok(unread(&error)),
         };
-        striped.write_moved(&lay.wide, (start, kind), &bytes, None)?;
+        striped.write_moved(&new_of(&lay, towards), (start, kind), &bytes, None)?;
     }
     if !planted::is(Planted::ReshapeUnflushed) {
         // CRASH: the new places are durable before the labels name them.
         set.submit_flush(Purpose::Cleaner).wait()?;
     }
-    note(set, segments.end, None)?;
+    note(set, border_of(towards, segments, true), None)?;
     Ok(Moved::All)
 }
 
@@ -423,7 +473,7 @@ fn move_straight(
 fn move_by_way(
     set: &Arc<MemberSet>,
     striped: &Striped,
-    (segment, at): (u64, u64),
+    (towards, segment, at): (Towards, u64, u64),
     kinds: &[(u64, Redundancy)],
 ) -> Result<Moved, DeviceError> {
     let lay = striped.lay_now();
@@ -438,15 +488,23 @@ fn move_by_way(
         let is_pages = kind == Redundancy::Copies;
         // CRASH: from here on it is read there.
         note(set, segment, Some(KeptSegment { at, is_pages }))?;
-        striped.write_moved(&lay.wide, (start, kind), &bytes, None)?;
+        striped.write_moved(&new_of(&lay, towards), (start, kind), &bytes, None)?;
         set.submit_flush(Purpose::Cleaner).wait()?;
     }
-    note(set, segment + 1, None)?;
+    note(set, border_of(towards, &(segment..segment + 1), true), None)?;
     Ok(Moved::All)
 }
 
 fn unread(error: &DeviceError) -> Moved {
     Moved::Unread { cause: error.to_string() }
+}
+
+/// Returns how segments lie that are moved.
+fn new_of(lay: &Lay, towards: Towards) -> Stripes {
+    match towards {
+        Towards::Wide => lay.wide,
+        Towards::Narrow => lay.narrow,
+    }
 }
 
 /// Returns the first byte of a segment of a disk group, in bytes of that.

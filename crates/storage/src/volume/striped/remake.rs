@@ -290,7 +290,9 @@ impl Striped {
         let shares = self.read_shares(view, &stripes, &piece)?;
         let mut bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
         let mut differing = Vec::new();
-        for (offset, page) in self.pages_of(&piece) {
+        // The last of the rows of the first half may have a part of the other, where no page is.
+        let end = piece.start + stripes.segment_bytes / 2;
+        for (offset, page) in self.pages_of(&piece).into_iter().filter(|(at, _)| *at < end) {
             let Some((member, at)) = stripes.second_copy(&page.place) else { continue };
             let first = shares.page(page.place.member, page.place.member_offset);
             let second = shares.page(member, at);
