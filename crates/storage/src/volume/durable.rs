@@ -10,9 +10,12 @@
 //!
 //! # Concurrency
 //!
+//! A request is in flight from before it is sent: what it says may be known to the device, and told
+//! to no later one, before whoever sends it goes on. Until it is sent others wait for that.
+//!
 //! Whoever comes first waits for the device, and others for them: so nobody waits for somebody who
-//! waits for another ticket first. LOCK: that of a request is held while the device is waited for,
-//! and nothing is locked behind it.
+//! waits for another ticket first. LOCK: that of a request is held while it is sent and while the
+//! device is waited for, and nothing of a volume is locked behind it but the state here.
 
 use std::sync::Arc;
 
@@ -67,19 +70,47 @@ pub(super) struct Durables {
 }
 
 impl Durables {
-    /// Returns the number of the last flush done so far: to be asked before a request that makes
-    /// something durable is sent.
-    pub(super) fn last(&self) -> u64 {
-        self.state.lock().flushed
+    /// Returns a request that nobody else knows yet.
+    fn new_one(&self) -> Arc<Durable> {
+        let flushed_before = self.state.lock().flushed;
+        Arc::new(Durable { flushed_before, asked: Mutex::new(Asked::Answered(Ok(()))) })
     }
 
-    /// Takes in a request that makes something durable and was sent when flush number
-    /// `flushed_before` was the last.
-    pub(super) fn begin(&self, flushed_before: u64, ticket: Ticket) -> Arc<Durable> {
-        let asked = Mutex::new(Asked::InFlight(ticket));
-        let durable = Arc::new(Durable { flushed_before, asked });
+    /// Sends a request that makes something durable: `submit` does it.
+    pub(super) fn send_one(&self, submit: impl FnOnce() -> Ticket) -> Arc<Durable> {
+        let durable = self.new_one();
+        let mut asked = durable.asked.lock();
         self.state.lock().in_flight.push(Arc::clone(&durable));
+        *asked = Asked::InFlight(submit());
+        drop(asked);
         durable
+    }
+
+    /// Sends requests, of which those make something durable that `which` says: `submit` does it,
+    /// and returns a ticket for each. Returns them, of those that make something durable noted.
+    pub(super) fn send(
+        &self,
+        which: &[bool],
+        submit: impl FnOnce() -> Vec<Ticket>,
+    ) -> Vec<Result<Arc<Durable>, Ticket>> {
+        let durables: Vec<Option<Arc<Durable>>> =
+            which.iter().map(|is_durable| is_durable.then(|| self.new_one())).collect();
+        let held: Vec<_> = durables
+            .iter()
+            .map(|durable| durable.as_ref().map(|durable| durable.asked.lock()))
+            .collect();
+        self.state.lock().in_flight.extend(durables.iter().flatten().cloned());
+        let tickets = submit();
+        let ended = held.into_iter().zip(tickets).map(|(held, ticket)| match held {
+            Some(mut asked) => {
+                *asked = Asked::InFlight(ticket);
+                None
+            }
+            None => Some(ticket),
+        });
+        let others: Vec<Option<Ticket>> = ended.collect();
+        let both = durables.into_iter().zip(others);
+        both.filter_map(|(durable, other)| durable.map(Ok).or(other.map(Err))).collect()
     }
 
     /// Waits for a request that was begun.
@@ -124,9 +155,13 @@ impl Durables {
 mod tests {
     use super::*;
 
+    fn sent(of: &Durables, submit: impl FnOnce() -> Result<(), DeviceError>) -> Arc<Durable> {
+        let answer = || submit().map(|()| crate::device::Completion::default());
+        of.send_one(|| Ticket::ready(answer()))
+    }
+
     fn begun(of: &Durables, answer: Result<(), DeviceError>) -> Arc<Durable> {
-        let answer = answer.map(|()| crate::device::Completion::default());
-        of.begin(of.last(), Ticket::ready(answer))
+        sent(of, || answer)
     }
 
     fn failure() -> Result<(), DeviceError> {
@@ -162,6 +197,28 @@ mod tests {
         let of = Durables::default();
         let _in_flight = begun(&of, failure());
         of.state.lock().flushed = 7;
+        assert_eq!(of.flushed(), 0);
+    }
+
+    /// Goal: a flush of which the device has told the error while it was being sent is in flight
+    /// with another that ends meanwhile. Method: the other ends, or waits, in the midst of sending.
+    #[test]
+    fn a_flush_that_is_being_sent_is_in_flight() {
+        let of = Durables::default();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let fails = sent(&of, || {
+                let of = &of;
+                scope.spawn(move || sender.send(of.note_flushed(2).is_ok()));
+                // It must not end before this one is known to have failed.
+                let early = receiver.recv_timeout(std::time::Duration::from_millis(200));
+                assert!(early.is_err(), "the other was answered: {early:?}");
+                failure()
+            });
+            let other = receiver.recv().expect("it ends now");
+            assert!(!other, "it was in flight with one that failed");
+            of.wait(&fails).expect_err("it has failed");
+        });
         assert_eq!(of.flushed(), 0);
     }
 }

@@ -366,8 +366,8 @@ impl MemberSet {
         slot.counters.io.add(purpose, &operation);
         let kind = operation.kind();
         let pending = Pending::new(slot);
-        let mark = slot.mark(&operation);
-        let ticket = slot.noted(mark, device.submit(purpose, operation));
+        let makes_durable = operation.makes_durable();
+        let ticket = slot.send_one(makes_durable, || device.submit(purpose, operation));
         Ticket::new(Box::new(Counted { ticket, kind, pending }))
     }
 
@@ -386,13 +386,12 @@ impl MemberSet {
         operations.iter().for_each(|operation| slot.counters.io.add(purpose, operation));
         let kinds: Vec<RequestKind> = operations.iter().map(Operation::kind).collect();
         let pending: Vec<Pending> = kinds.iter().map(|_| Pending::new(slot)).collect();
-        let marks: Vec<Option<u64>> = operations.iter().map(|one| slot.mark(one)).collect();
-        let tickets = device.submit_all(purpose, operations).into_iter().zip(marks);
-        let counted = kinds.into_iter().zip(pending).zip(tickets);
-        let counted = counted.map(|((kind, pending), (ticket, mark))| {
-            let ticket = slot.noted(mark, ticket);
-            Ticket::new(Box::new(Counted { ticket, kind, pending }))
-        });
+        let which: Vec<bool> = operations.iter().map(Operation::makes_durable).collect();
+        let tickets = slot.send(&which, || device.submit_all(purpose, operations));
+        let counted =
+            kinds.into_iter().zip(pending).zip(tickets).map(|((kind, pending), ticket)| {
+                Ticket::new(Box::new(Counted { ticket, kind, pending }))
+            });
         counted.collect()
     }
 

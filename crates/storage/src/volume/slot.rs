@@ -13,9 +13,7 @@ use runtime::planted::{self, Planted};
 use super::durable::{Durable, Durables};
 use crate::convert::to_u64;
 use crate::counters::{IoCounters, IoCounts};
-use crate::device::{
-    Completion, DeviceError, Operation, PendingRequest, RequestKind, SharedDevice, Ticket,
-};
+use crate::device::{Completion, DeviceError, PendingRequest, RequestKind, SharedDevice, Ticket};
 
 /// What happened to a member since the pool was opened.
 #[derive(Debug, Default)]
@@ -117,16 +115,25 @@ impl Slot {
         self.counters.durables.note_flushed(flush)
     }
 
-    /// Returns the mark of a request that is about to be sent to it: see [`Slot::noted`].
-    pub(super) fn mark(&self, operation: &Operation) -> Option<u64> {
-        operation.makes_durable().then(|| self.counters.durables.last())
+    /// Sends requests to it: `submit` does it, and returns a ticket for each. Those that make
+    /// something durable, as `which` says, are in flight from before that (FL1).
+    pub(super) fn send(&self, which: &[bool], submit: impl FnOnce() -> Vec<Ticket>) -> Vec<Ticket> {
+        if !which.contains(&true) {
+            return submit();
+        }
+        let sent = self.counters.durables.send(which, submit).into_iter();
+        let ticket =
+            |durable| Ticket::new(Box::new(PendingDurable { slot: self.clone(), durable }));
+        sent.map(|sent| sent.map_or_else(|other| other, ticket)).collect()
     }
 
-    /// Returns the ticket of a request that was sent to it, noted if that makes something durable.
-    pub(super) fn noted(&self, mark: Option<u64>, ticket: Ticket) -> Ticket {
-        let Some(mark) = mark else { return ticket };
-        let (slot, durable) = (self.clone(), self.counters.durables.begin(mark, ticket));
-        Ticket::new(Box::new(PendingDurable { slot, durable }))
+    /// Sends one.
+    pub(super) fn send_one(&self, makes_durable: bool, submit: impl FnOnce() -> Ticket) -> Ticket {
+        if !makes_durable {
+            return submit();
+        }
+        let durable = self.counters.durables.send_one(submit);
+        PendingDurable { slot: self.clone(), durable }.into_ticket()
     }
 
     /// It goes, in `state` from now on; `unflushed` is what of the writes so far it may not have.
@@ -225,6 +232,12 @@ impl Drop for Pending {
 struct PendingDurable {
     slot: Slot,
     durable: Arc<Durable>,
+}
+
+impl PendingDurable {
+    fn into_ticket(self) -> Ticket {
+        Ticket::new(Box::new(self))
+    }
 }
 
 impl PendingRequest for PendingDurable {

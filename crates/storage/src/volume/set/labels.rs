@@ -164,9 +164,8 @@ pub(super) fn write_copies(
     };
     wait_for(tickets);
     let flush = |&(at, device): &(usize, &SharedDevice)| {
-        let mark = slots[at].mark(&Operation::Flush);
-        let ticket = device.submit(Purpose::Superblock, Operation::Flush);
-        (at, slots[at].noted(mark, ticket))
+        let submit = || device.submit(Purpose::Superblock, Operation::Flush);
+        (at, slots[at].send_one(true, submit))
     };
     wait_for(devices.iter().map(flush).collect());
     failed
