@@ -1,10 +1,11 @@
 //! What lies at a path, without opening it as a device: whoever searches for the members of a pool
 //! looks at many files that are none, and some of them may hang.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions as FileOpenOptions};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -14,8 +15,14 @@ use storage::device::IO_ALIGN_BYTES;
 
 /// How long a look may take: a disk that spins up answers by then.
 const LOOK_DEADLINE: Duration = Duration::from_secs(15);
-/// The same at a path that a label names: a disk that has slept for long answers by then.
-const LABELLED_DEADLINE: Duration = Duration::from_secs(30);
+/// The same at a path that a label names, and that is waited for before all others: a disk that has
+/// slept for long, or one of many that begin to turn one after the other, answers by then, also
+/// where the kernel tries again once. To go on without it costs more: the pool has one copy less.
+const LABELLED_DEADLINE: Duration = Duration::from_secs(120);
+/// The same once one that a label names has not answered.
+const NEXT_LABELLED_DEADLINE: Duration = Duration::from_secs(30);
+/// After how long people are told what is waited for.
+const TOLD_AFTER: Duration = Duration::from_secs(5);
 /// Bytes at the front of a device that a partition table or a file system has something in.
 const FRONT_BYTES: usize = 2048;
 /// Looks that may be overdue before no more are begun: each keeps a thread, and its deadline.
@@ -34,21 +41,39 @@ pub(super) enum Seen {
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     overdue: usize,
+    /// Paths that a label names and that did not answer: they are not asked again.
+    silent: BTreeSet<PathBuf>,
+}
+
+/// How long one look may take.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    told_after: Duration,
+    deadline: Duration,
 }
 
 impl Looks {
     /// Looks at `path`, which a label names, or one does not.
     pub(super) fn at(&mut self, path: &Path, is_labelled: bool) -> Seen {
-        if self.overdue >= OVERDUE_MAX && !is_labelled {
+        if self.overdue >= OVERDUE_MAX && !is_labelled || self.silent.contains(path) {
             return Seen::NoLabel;
         }
-        let deadline = if is_labelled { LABELLED_DEADLINE } else { LOOK_DEADLINE };
-        self.within(deadline, path, newest_label)
+        let deadline = match is_labelled {
+            true if self.silent.is_empty() => LABELLED_DEADLINE,
+            true => NEXT_LABELLED_DEADLINE,
+            false => LOOK_DEADLINE,
+        };
+        let before = self.overdue;
+        let seen = self.within(Patience { told_after: TOLD_AFTER, deadline }, path, newest_label);
+        if is_labelled && self.overdue > before {
+            self.silent.insert(path.to_owned());
+        }
+        seen
     }
 
     fn within(
         &mut self,
-        deadline: Duration,
+        Patience { told_after, deadline }: Patience,
         path: &Path,
         look: impl FnOnce(&Path) -> Option<Superblock> + Send + 'static,
     ) -> Seen {
@@ -56,10 +81,19 @@ impl Looks {
         let own = path.to_owned();
         let looking = std::thread::Builder::new().name("look".to_owned());
         let begun = looking.spawn(move || drop(sender.send(look(&own))));
-        let answer = begun.ok().map(|_| receiver.recv_timeout(deadline));
-        if matches!(answer, Some(Err(mpsc::RecvTimeoutError::Timeout))) {
+        let wait = |most: Duration| receiver.recv_timeout(most);
+        let timeout = Err(mpsc::RecvTimeoutError::Timeout);
+        let path = path.display();
+        let answer = begun.ok().map(|_| match wait(told_after.min(deadline)) {
+            answer if answer == timeout && told_after < deadline => {
+                let most_s = deadline.as_secs();
+                tracing::warn!(%path, most_s, "a disk is waited for: it may have to begin to turn");
+                wait(deadline.saturating_sub(told_after))
+            }
+            answer => answer,
+        });
+        if answer == Some(timeout) {
             self.overdue += 1;
-            let path = path.display();
             tracing::warn!(%path, "it does not answer: no member is looked for there");
         }
         let found = answer.and_then(Result::ok).flatten();
@@ -126,7 +160,9 @@ mod tests {
             None
         };
         for _ in 0..OVERDUE_MAX {
-            let seen = looks.within(Duration::from_millis(1), Path::new("/dev/hangs"), hangs);
+            let ms = Duration::from_millis(1);
+            let patience = Patience { told_after: ms, deadline: ms };
+            let seen = looks.within(patience, Path::new("/dev/hangs"), hangs);
             assert!(matches!(seen, Seen::NoLabel));
         }
         assert_eq!(looks.overdue, OVERDUE_MAX);
@@ -152,5 +188,39 @@ mod tests {
         file.write_all_at(&[0x55, 0xaa], 510).expect("there is room");
         assert!(matches!(looks.at(&path, true), Seen::NoLabel), "it is somebody else's by now");
         std::fs::remove_dir_all(&folder).expect("it is ours");
+    }
+
+    /// Goal: a disk that takes long is waited for, past the moment at which people are told of it.
+    /// Method: one that answers ten times as late, and one that does not by the deadline.
+    #[test]
+    fn a_disk_that_begins_to_turn_is_waited_for() {
+        let mut looks = Looks::default();
+        let label = || {
+            let folder = std::env::temp_dir().join(format!("holdfast-slow-{}", std::process::id()));
+            std::fs::create_dir_all(&folder).expect("there is room");
+            let path = folder.join("d");
+            let device = FileDevice::create(&path, 10 << 20, FileOptions::default());
+            let device: SharedDevice = device.expect("a file");
+            let options = CreateOptions::new(10 << 20, [9; 64]);
+            Pool::create(&device, &ManualClock::new(), &options).expect("it fits");
+            let label = newest_label(&path);
+            std::fs::remove_dir_all(&folder).expect("it is ours");
+            label
+        };
+        let label = label().expect("a label");
+        let (told_after, path) = (Duration::from_millis(20), Path::new("/dev/turns"));
+        for (deadline_s, answers) in [(60, true), (0, false)] {
+            let own = label.clone();
+            let slow = move |_: &Path| {
+                std::thread::park_timeout(Duration::from_millis(200));
+                Some(own)
+            };
+            let patience = Patience { told_after, deadline: Duration::from_secs(deadline_s) };
+            let seen = looks.within(patience, path, slow);
+            assert_eq!(matches!(seen, Seen::Label(_)), answers, "{deadline_s}");
+        }
+        assert_eq!(looks.overdue, 1);
+        looks.silent.insert(path.to_owned());
+        assert!(matches!(looks.at(path, true), Seen::NoLabel), "it is not asked again");
     }
 }
