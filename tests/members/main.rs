@@ -10,6 +10,7 @@ mod placement;
 mod placement_kept;
 mod raid5;
 mod raid5_crash;
+mod raid5_known;
 mod raid5_scrub;
 mod rebuild;
 mod rebuild_crash;

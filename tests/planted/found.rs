@@ -293,6 +293,11 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "raid5_crash::no_cut_and_no_lost_member_takes_what_was_acknowledged",
     ),
+    (
+        "LogDataNotFirst",
+        "members",
+        "raid5_known::a_neighbour_of_logged_blocks_is_put_together_with_them",
+    ),
     ("RebuildSkipsOpen", "members", "rebuild::a_rebuild_reads_and_writes_live_segments_alone"),
     ("RebuildForgetsParity", "members", "rebuild::a_new_device_is_made_whole_beside_writers"),
     (

@@ -145,6 +145,8 @@ bugs! {
     SecondCopyForgotten: "A page in a pool in stripes is written in one copy alone.",
     LogDataWithoutParity:
         "Recovery leaves a stripe as it is whose units are of two ages (decision 0065).",
+    LogDataNotFirst:
+        "Recovery puts a page together without what the log has of its row (RK1, decision 0065).",
     RebuildSkipsOpen: "A rebuild passes over a segment that is open (decision 0066).",
     RebuildForgetsParity: "A rebuild makes the data of a member anew and not its parity.",
     OnlineBeforeFlush: "A member is called online before what was made anew is durable (JN1).",

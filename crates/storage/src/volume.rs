@@ -60,7 +60,9 @@ pub use returning::ReturnError;
 pub use set::{Change, MemberSet, View};
 pub use slot::{MemberCounts, Slot, Stay};
 pub use spares::{SpareError, TakenSpare};
+pub use striped::RowsKnown;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -234,6 +236,22 @@ impl Volume {
         }
         let Some(composite) = self.composite() else { return Ok(Healed::default()) };
         composite.heal(purpose, offset()?, length_bytes, verify, None)
+    }
+
+    /// Reads whole rows that nobody writes to, with whole pages that are known whatever the members
+    /// give, by where they lie in it: see [`Composite::read_known`]. `None`: they are no rows.
+    #[must_use]
+    pub fn read_known(
+        &self,
+        place: Place,
+        length_bytes: usize,
+        known: &BTreeMap<usize, &[u8]>,
+    ) -> Option<RowsKnown> {
+        let offset = self.offset_of(RequestKind::Read, place, to_u64(length_bytes)).ok()?;
+        match self.below() {
+            Some(below) => below.read_known(offset, length_bytes, known),
+            None => self.composite()?.read_known(offset, length_bytes, known),
+        }
     }
 
     /// Returns how many reads members have not answered since the pool was opened, of several: one

@@ -144,6 +144,9 @@ pub struct RecoveryReport {
     pub log_data_listed: u64,
     /// Pages copied home from the double-write area.
     pub double_writes: u64,
+    /// Blocks that no member gave, beside inline log data: what is in use of them is named when the
+    /// pool is open.
+    pub lost_blocks: u64,
 }
 
 /// Inline log data of a class that is kept.

@@ -30,6 +30,7 @@ pub use members::{MemberStatus, SpareStatus};
 pub use moving::{Move, MoveError, MoveHow, MoveStep, Pipe};
 pub use quotas::{QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress};
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -51,6 +52,7 @@ use storage::volume::{AddGroupError, Opening, Volume};
 use crate::alloc::policy::{LogPlacement, PlacementPolicy};
 use crate::alloc::{Allocator, SegmentId, Shortage, SpaceCounts};
 use crate::buffer::{Cache, CacheCounts, LsnCounts};
+use crate::convert::wide;
 use crate::error::{FsError, FsResult};
 use crate::fileset::MountedFileset;
 use crate::fileset::table::FilesetTable;
@@ -59,7 +61,7 @@ use crate::journal::{
     self, ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
     JournalOptions, JournalStart, RecoveryError, RecoveryReport,
 };
-use crate::segment::{SegmentCacheCounts, summarise_log_data};
+use crate::segment::{LostBlock, SegmentCacheCounts, summarise_log_data};
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{FilesetUuid, Ino};
@@ -363,11 +365,12 @@ impl Pool {
             // CRASH: before anything else is written to the groups.
             volume.changing().end_interrupted_move(&mut superblock)?;
         }
+        let mut lost = Vec::new();
         let (start, recovery) = match rest {
             Some(head) => {
                 (go_on(&volume, &superblock, head, is_read_only)?, RecoveryReport::default())
             }
-            None => recover(&volume, &mut superblock)?,
+            None => recover(&volume, &mut superblock, &mut lost)?,
         };
         if !is_read_only || recovery.was_needed {
             superblock.is_open = true;
@@ -447,6 +450,7 @@ impl Pool {
             secret,
             clones_seen: clones::Seen::default(),
         };
+        pool.core.tell_lost(&lost);
         let is_changed = !is_read_only && !pool.files().is_of_clone();
         let is_changed = is_changed && pool.core.finish_main_deletion()?;
         if is_changed && pool.files().finish_orphans()? > 0 {
@@ -719,12 +723,15 @@ fn take(
 fn recover(
     volume: &Volume,
     superblock: &mut Superblock,
+    lost: &mut Vec<LostBlock>,
 ) -> Result<(JournalStart, RecoveryReport), OpenError> {
     let (pool_id, epoch_base) = (superblock.pool_id, superblock.epoch_base);
+    let told = RefCell::new(lost);
     let recovery = journal::recover(volume, pool_id, epoch_base, &|kept, lsn| {
-        summarise_log_data(volume, superblock, kept, lsn)
+        summarise_log_data(volume, superblock, kept, lsn, &mut told.borrow_mut())
     })?;
     superblock.add_void(recovery.void);
-    let report = RecoveryReport { was_needed: true, ..recovery.report };
+    let lost_blocks = wide(told.into_inner().len());
+    let report = RecoveryReport { was_needed: true, lost_blocks, ..recovery.report };
     Ok((recovery.start, report))
 }

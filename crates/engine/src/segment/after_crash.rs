@@ -53,8 +53,17 @@ struct Left<'a> {
     unread: BTreeSet<u32>,
 }
 
+/// A block, or a page, that nobody gives and that was written over.
+#[derive(Clone, Debug)]
+pub(crate) struct LostBlock {
+    /// Where it lies.
+    pub(crate) place: Place,
+    /// What a summary says of it, if one does.
+    pub(crate) entry: Option<SummaryEntry>,
+}
+
 /// Writes summaries for those of `kept` that none lists, not yet durable. Returns how many blocks
-/// they list.
+/// they list; `lost` gets what could not be kept beside them.
 ///
 /// # Errors
 ///
@@ -64,6 +73,7 @@ pub(crate) fn summarise_log_data(
     superblock: &Superblock,
     kept: &[KeptLogData<'_>],
     lsn: Lsn,
+    lost: &mut Vec<LostBlock>,
 ) -> Result<u64, DeviceError> {
     let mut segments: BTreeMap<SegmentId, BTreeMap<u32, &KeptLogData<'_>>> = BTreeMap::new();
     let geometry = volume.geometry();
@@ -76,7 +86,7 @@ pub(crate) fn summarise_log_data(
     let mut count = 0;
     for (id, kept) in segments {
         if geometry.is_striped(id.group) {
-            count += stripes::write_home(volume, superblock, id, &kept, lsn)?;
+            count += stripes::write_home(volume, superblock, id, &kept, lsn, lost)?;
             continue;
         }
         let Some(mut left) = Left::read(volume, superblock, id)? else { continue };

@@ -29,7 +29,7 @@ mod in_flight;
 mod seal;
 mod stream;
 
-pub(crate) use after_crash::{read_segment, summarise_log_data};
+pub(crate) use after_crash::{LostBlock, read_segment, summarise_log_data};
 pub use cache::SegmentCacheCounts;
 pub(crate) use cache::{Fill, Nearby, SMALL_FILE_BYTES};
 pub(crate) use stream::Origin;

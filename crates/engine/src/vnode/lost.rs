@@ -5,8 +5,31 @@ use format::summary::SummaryEntry;
 
 use super::{Core, Files};
 use crate::error::{FsError, FsResult};
+use crate::segment::LostBlock;
 
 impl Core {
+    /// Tells of what a recovery wrote over, for no member gave it, by paths. Called with no lock
+    /// held.
+    pub(crate) fn tell_lost(&self, lost: &[LostBlock]) {
+        for block in lost {
+            let who = match &block.entry {
+                Some(entry) => self.who_has(entry, block.place),
+                None => Ok(Some(format!("the page at {}", block.place))),
+            };
+            let what = match who {
+                Ok(Some(what)) => what,
+                // Nobody has it any more.
+                Ok(None) => continue,
+                Err(error) => format!("the block at {}: {error}", block.place),
+            };
+            tracing::error!(
+                what,
+                "lost, unless a member that is away comes back with it: no member gave it when the \
+                 log was replayed"
+            );
+        }
+    }
+
     /// Whether somebody has the block at `place`, whole and as a summary lists it in `entry`:
     /// nothing else can lie there then. Called with no lock held.
     pub(crate) fn is_as_listed(&self, entry: &SummaryEntry, place: Place) -> bool {

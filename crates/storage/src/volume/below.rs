@@ -5,9 +5,11 @@
 //! - BW1: A range of which anything was written is read as it was written, and in no other way:
 //!   what lies below is of before.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::composite::{Composite, Healed, Verify};
+use super::striped::RowsKnown;
 use crate::convert::to_u64;
 use crate::device::{AlignedBuffer, Device, DeviceError, OverlayDevice, Purpose};
 
@@ -32,6 +34,18 @@ impl Below {
             return (copy == 0).then(|| self.over.read(purpose, offset, length_bytes));
         }
         self.composite.read_copy(copy, purpose, offset, length_bytes)
+    }
+
+    /// As [`Composite::read_known`].
+    pub(super) fn read_known(
+        &self,
+        offset: u64,
+        length_bytes: usize,
+        known: &BTreeMap<usize, &[u8]>,
+    ) -> Option<RowsKnown> {
+        // BW1.
+        let is_before = !self.over.has_any(offset, to_u64(length_bytes));
+        is_before.then(|| self.composite.read_known(offset, length_bytes, known)).flatten()
     }
 
     /// As [`Composite::heal`], but that nothing is written again.

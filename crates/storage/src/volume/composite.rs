@@ -1,11 +1,12 @@
 //! What a layout over several devices is to the volume: a device with more to ask.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::ranges::Hold;
 use super::set::MemberSet;
+use super::striped::RowsKnown;
 use crate::device::{AlignedBuffer, Device, DeviceError, Purpose, Redundancy, SharedDevice};
 
 /// Says whether bytes are what should be there.
@@ -99,6 +100,19 @@ pub trait Composite: Device {
     fn agrees(&self, purpose: Purpose, offset: u64, length_bytes: usize) -> bool {
         let _ = (purpose, offset, length_bytes);
         true
+    }
+
+    /// Reads a range of whole rows that nobody writes to, with whole pages that are known whatever
+    /// the members give, by where they lie in it, and what comes of both. `None`: it lies in no
+    /// rows.
+    fn read_known(
+        &self,
+        offset: u64,
+        length_bytes: usize,
+        known: &BTreeMap<usize, &[u8]>,
+    ) -> Option<RowsKnown> {
+        let _ = (offset, length_bytes, known);
+        None
     }
 
     /// Reads a range of the pool in every way that there is, and returns what verifies. What does

@@ -13,6 +13,7 @@
 //!
 //! Not here: how a part comes to be one (`growth.rs`).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use runtime::planted::{self, Planted};
 use super::composite::{Compared, Composite, Healed, ParityMended, Remaking, ToRemake, Verify};
 use super::ranges::Hold;
 use super::set::MemberSet;
+use super::striped::RowsKnown;
 use crate::convert::to_u64;
 use crate::device::{
     AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose,
@@ -271,6 +273,16 @@ impl Composite for Groups {
         part.is_none_or(|(placed, inner)| {
             placed.part.composite.agrees(purpose, inner, length_bytes)
         })
+    }
+
+    fn read_known(
+        &self,
+        offset: u64,
+        length_bytes: usize,
+        known: &BTreeMap<usize, &[u8]>,
+    ) -> Option<RowsKnown> {
+        let (placed, inner) = self.part_of(offset, to_u64(length_bytes))?;
+        placed.part.composite.read_known(inner, length_bytes, known)
     }
 
     fn heal(

@@ -23,12 +23,14 @@
 //! member whole (`joining.rs`).
 
 mod heal;
+mod known;
 mod moving;
 mod parity;
 mod read;
 mod remake;
 mod write;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -47,6 +49,8 @@ use crate::device::{
     AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, Purpose, Redundancy,
     SharedDevice, Ticket, check_request,
 };
+
+pub use known::RowsKnown;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -261,6 +265,15 @@ impl Composite for Striped {
         let has_parity = self.stripes.shape.has_parity;
         let is_held = purpose.redundancy() == Redundancy::Parity && has_parity;
         !is_held || self.rows_agree(purpose, offset, length_bytes)
+    }
+
+    fn read_known(
+        &self,
+        offset: u64,
+        length_bytes: usize,
+        known: &BTreeMap<usize, &[u8]>,
+    ) -> Option<RowsKnown> {
+        Some(self.read_rows_known(offset, length_bytes, known))
     }
 
     fn heal(
