@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -39,6 +39,7 @@ use crate::control::{self, Peer, Request, may_change};
 use crate::mounts::{self, MountSpec, Mounts};
 use crate::output::path_as_text;
 use crate::places::Places;
+use crate::run_directory::run_directory;
 use crate::transfer::{self, Transfer, Transfers};
 
 /// Longest line in either direction: an explanation of a large range has thousands of steps.
@@ -178,35 +179,6 @@ fn optional_path_as_text<S: Serializer>(
         Some(path) => path_as_text(path, serializer),
         None => serializer.serialize_none(),
     }
-}
-
-/// Returns the directory of sockets and logs, made if it is missing: `HOLDFAST_RUN_DIR`, or
-/// `/run/holdfast` for root, or `holdfast` in `XDG_RUNTIME_DIR`.
-pub(crate) fn run_directory() -> anyhow::Result<PathBuf> {
-    let directory = if let Some(chosen) = std::env::var_os("HOLDFAST_RUN_DIR") {
-        PathBuf::from(chosen)
-    } else if rustix::process::geteuid().is_root() {
-        PathBuf::from("/run/holdfast")
-    } else if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR") {
-        PathBuf::from(runtime).join("holdfast")
-    } else {
-        let user = rustix::process::geteuid().as_raw();
-        std::env::temp_dir().join(format!("holdfast-{user}"))
-    };
-    match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            return Err(error).with_context(|| format!("cannot make {}", directory.display()));
-        }
-        _ => {}
-    }
-    // In a directory that all may write to, somebody else may have made it.
-    let owner = rustix::fs::stat(&directory).context("cannot look at the run directory")?;
-    anyhow::ensure!(
-        owner.st_uid == rustix::process::geteuid().as_raw(),
-        "{} belongs to another user: remove it, or set XDG_RUNTIME_DIR",
-        directory.display()
-    );
-    Ok(directory)
 }
 
 /// Returns the name that a pool's socket and log share: its file name and a hash of its path.

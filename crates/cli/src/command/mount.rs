@@ -29,6 +29,7 @@ use crate::exit::{self, UsageError};
 use crate::mounts::{Mounts, check_shared, shares_of, use_of};
 use crate::named::Named;
 use crate::output::Output;
+use crate::run_directory::run_directory;
 use crate::size::ByteSize;
 use crate::status::{self, Served, StatusServer};
 
@@ -294,7 +295,7 @@ fn log_path(args: &MountArgs) -> anyhow::Result<PathBuf> {
         return Ok(std::path::absolute(path)?);
     }
     let device = std::fs::canonicalize(Named::of(device_of(args)?)?.pool)?;
-    Ok(status::run_directory()?.join(format!("{}.log", status::key_of(&device))))
+    Ok(run_directory()?.join(format!("{}.log", status::key_of(&device))))
 }
 
 /// Starts logging to `path`, or to standard error. `HOLDFAST_LOG` says how much (default: `info`).

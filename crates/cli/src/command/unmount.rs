@@ -17,6 +17,7 @@ use crate::daemon;
 use crate::exit;
 use crate::holders;
 use crate::output::Output;
+use crate::run_directory::run_directory;
 use crate::status::{self, Answer, Found, Question, Silence};
 
 /// How long a server that nothing keeps may take to end before it is looked for what does.
@@ -133,7 +134,7 @@ impl Mount {
 
     /// Ends the connection.
     fn abort(&self) -> anyhow::Result<()> {
-        let scratch = status::run_directory()?.join(format!("connections-{}", std::process::id()));
+        let scratch = run_directory()?.join(format!("connections-{}", std::process::id()));
         mountpoint::abort(&self.device, &scratch)
             .with_context(|| format!("the connection of {} cannot be ended", self.source))
     }
