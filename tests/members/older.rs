@@ -9,9 +9,9 @@ use storage::pool::PoolError;
 use storage::volume::{Change, Opening, Volume};
 
 use super::raid5::all_but;
-use super::rebuild::{open, states};
+use super::rebuild::{begin, open, states};
 use super::returns::{AWAY, finish, grounds, verify, verify_each, write};
-use super::{Devices, devices_of, reopened, shared};
+use super::{Devices, POOL_BYTES, devices_of, reopened, shared};
 
 /// Opens the pool, writes a file, and closes it.
 fn session(devices: &Devices, number: u8) -> Devices {
@@ -181,4 +181,37 @@ fn one_that_was_used_alone_long_ago_is_another_half() {
     let error = open(&devices).expect_err("they went on apart");
     assert!(error.contains("opened apart"), "{error}");
     assert_eq!(devices[1].image().content_hash(), before, "nothing was changed");
+}
+
+/// Goal: a half that has forgotten the other, which was removed from it or replaced, is a half all
+/// the same: what it was given since is on it alone. Method: each of two goes on without the other,
+/// one for longer than labels remember.
+#[test]
+fn one_that_has_forgotten_the_other_is_another_half() {
+    for is_replaced in [false, true] {
+        let what = format!("replaced: {is_replaced}");
+        let whole = session(&super::new_mirror(2), 0);
+        let left = pass_epochs(&session(&reopened(&whole, &all_but(2, AWAY)), 1));
+        let mut images = vec![whole[AWAY].image()];
+        images.resize(1 + usize::from(is_replaced), Image::blank(POOL_BYTES));
+        let alone = devices_of(images);
+        let pool = open(&alone[..1].to_vec()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let other = 1 - AWAY;
+        match alone.get(1) {
+            Some(new) => {
+                begin(&pool, other, new);
+                finish(&pool, &what);
+            }
+            None => drop(pool.detach_member(other, true).expect("it is missing")),
+        }
+        write(&pool, 2);
+        pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+        drop(pool);
+        let devices = devices_of(vec![left[0].image(), alone[0].image()]);
+        let before = devices[1].image().content_hash();
+        let opened = open(&devices);
+        let error = opened.err().unwrap_or_else(|| panic!("{what}: they went on apart"));
+        assert!(error.contains("opened apart"), "{what}: {error}");
+        assert_eq!(devices[1].image().content_hash(), before, "{what}: nothing was changed");
+    }
 }
