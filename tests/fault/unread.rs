@@ -4,14 +4,16 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
+use engine::{CreateOptions, Pool};
 use format::geometry::JOURNAL_HEADS;
 use format::ids::AnodeNo;
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
 use format::superblock::{SUPERBLOCK_BYTES, Superblock};
+use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice, SimOptions};
 
-use super::{content, make, new_pool, open, read};
+use super::{POOL_BYTES, content, make, new_pool, open, read};
 
 /// What was synced behind the last checkpoint: in the log alone, and large enough to be elsewhere.
 const LATE: [(u64, usize); 6] =
@@ -19,7 +21,12 @@ const LATE: [(u64, usize); 6] =
 
 /// Returns a pool that was cut off, of which the log has gone on for a while.
 fn cut_off() -> (Image, Superblock) {
-    let device = SimDevice::open(new_pool(), SimOptions::default());
+    cut_off_after(80, new_pool())
+}
+
+/// The same of a pool that was made on `image`, of which the log has gone on for so many files.
+fn cut_off_after(files: u64, image: Image) -> (Image, Superblock) {
+    let device = SimDevice::open(image, SimOptions::default());
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
     let pool = open(&shared).expect("a new pool opens");
     let add = |number: u64, length: usize| {
@@ -27,9 +34,11 @@ fn cut_off() -> (Image, Superblock) {
         pool.write(&Caller::root(), ino, 0, &content(number, length)).expect("there is room");
         pool.fsync(&Caller::root(), ino, false).expect("nothing fails");
     };
-    for round in 0..4 {
-        (0..20).for_each(|number| add(round * 20 + number, 12_000));
-        pool.checkpoint().expect("nothing fails");
+    for number in 0..files {
+        add(number, 12_000);
+        if number % 20 == 19 || number + 1 == files {
+            pool.checkpoint().expect("nothing fails");
+        }
     }
     LATE.into_iter().for_each(|(number, length)| add(number, length));
     let image = device.durable_image();
@@ -78,6 +87,83 @@ fn a_bad_sector_in_the_ring_stops_the_open_where_the_log_may_go_on() {
     println!("{refused} refused, {opened} opened");
     assert!((2..40).contains(&refused), "{refused} pages have the live log");
     assert!(opened > refused, "{opened}");
+}
+
+/// Goal: a chunk that has rotted is never taken for the end of the log while one behind it says
+/// that more was durable, wherever in the ring that lies. Method: the front of each page of the
+/// ring, of logs that end elsewhere each.
+#[test]
+fn a_rotten_chunk_is_never_the_end_of_the_log() {
+    let (mut refused, mut last) = (0, 0);
+    for files in (56..100).step_by(3) {
+        // Longer than what is read at a time.
+        let device = SimDevice::new(POOL_BYTES, SimOptions::default());
+        let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+        let mut options = CreateOptions::new(POOL_BYTES, [5; 64]);
+        options.geometry.journal_bytes = Some(4 << 20);
+        Pool::create(&shared, &ManualClock::new(), &options).expect("a pool fits");
+        let (image, superblock) = cut_off_after(files, device.durable_image());
+        let ring = superblock.geometry.journal_offset + JOURNAL_HEADS * 4096;
+        for offset in (ring + (700 << 10)..ring + (1500 << 10)).step_by(PAGE_BYTES) {
+            let mut rotten = image.clone();
+            rotten.write(offset, &[0; 64]);
+            let device = SimDevice::open(rotten, SimOptions::default());
+            let shared: SharedDevice = device;
+            let pool = match open(&shared) {
+                Ok(pool) => pool,
+                Err(error) => {
+                    assert!(error.to_string().contains("JR002"), "{files} {offset}: {error}");
+                    refused += 1;
+                    continue;
+                }
+            };
+            for (number, length) in LATE {
+                let found = read(&pool, &format!("file{number}")).ok();
+                let is_it = found == Some(content(number, length));
+                // Nothing is behind the last chunk that could tell of it.
+                last += usize::from(!is_it);
+                let is_last = Some(number) == LATE.last().map(|(number, _)| *number);
+                assert!(is_it || is_last, "{files} {offset}: file{number} is lost");
+            }
+        }
+    }
+    println!("{refused} refused, {last} the last");
+    assert!(refused > 60 && last < 40, "{refused} refused, {last} the last");
+}
+
+/// Goal: a bad sector below inline log data stops no open where a fragment is less than a page
+/// either. Method: each page of the first segments, one after the other.
+#[test]
+fn a_bad_sector_below_small_fragments_stops_no_open() {
+    let device = SimDevice::new(POOL_BYTES, SimOptions::default());
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    let mut options = CreateOptions::new(POOL_BYTES, [5; 64]);
+    options.geometry.fragment_bytes = 1024;
+    Pool::create(&shared, &ManualClock::new(), &options).expect("a pool fits");
+    let (image, superblock) = cut_off_after(0, device.durable_image());
+    let geometry = &superblock.geometry;
+    let end = geometry.device_bytes - (128 << 10);
+    let mut found_bad = 0;
+    for offset in (geometry.groups_offset..end).step_by(PAGE_BYTES) {
+        let mut page: PageBytes = [0; PAGE_BYTES];
+        image.read(offset, &mut page);
+        let Some(place) = geometry.place_at(offset) else { continue };
+        // What is in use is in the log, or a page of metadata.
+        if PageHeader::decode(&page, superblock.pool_id, place).is_ok() {
+            continue;
+        }
+        let segment = u64::from(geometry.segment_of(place));
+        if segment > 12 || place.group() > 0 {
+            continue;
+        }
+        let found = open_with_bad(&image, offset);
+        let found = found.unwrap_or_else(|error| panic!("the page at {offset}: {error}"));
+        for ((number, length), found) in LATE.into_iter().zip(found) {
+            let is_it = found == Some(content(number, length));
+            found_bad += usize::from(!is_it);
+        }
+    }
+    assert!(found_bad < 40, "{found_bad}: the log has what was acknowledged");
 }
 
 /// Goal: a sector of a data segment that cannot be read stops no open, though inline log data goes

@@ -170,6 +170,8 @@ pub(crate) const FOUND: &[Row] = &[
     ("AclNotInherited", "posix", "acl::on_pool::a_default_list_is_handed_down"),
     ("DirectorySyncSkipped", "orders", "a_sync_of_a_directory_writes_the_log"),
     ("AgedNotCommitted", "orders", "what_is_old_enough_is_committed_by_itself"),
+    ("LargeClassNotWritten", "orders", "what_was_closed_for_its_size_is_committed_by_itself"),
+    ("AgedTwice", "orders", "what_is_written_over_is_committed_at_the_age_of_the_write"),
     ("CleanerIgnoresHoles", "full", "promise::what_df_promises_can_be_written"),
     ("InFlightNotSeen", "posix", "symlink::on_pool::targets_of_every_length_are_kept"),
     (
@@ -489,6 +491,7 @@ pub(crate) const FOUND: &[Row] = &[
         "fault",
         "unread::a_bad_sector_in_the_ring_stops_the_open_where_the_log_may_go_on",
     ),
+    ("ChunkBehindPieceUnseen", "fault", "unread::a_rotten_chunk_is_never_the_end_of_the_log"),
     ("SegmentReadWhole", "fault", "unread::a_bad_sector_in_a_data_segment_stops_no_open"),
     ("ReturnNotAsked", "members", "returns_own::what_is_bad_elsewhere_is_taken_from_it"),
     ("ReturnSavesStale", "members", "returns_own::pages_of_before_are_not_taken"),

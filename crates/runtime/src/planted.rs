@@ -87,6 +87,8 @@ bugs! {
     AclNotInherited: "A directory does not hand its default access list down.",
     DirectorySyncSkipped: "An fsync of a directory does not commit what was made in it.",
     AgedNotCommitted: "What was not synced is never committed by itself.",
+    LargeClassNotWritten: "A class that was closed, for it was large, waits for somebody to sync.",
+    AgedTwice: "What is put into the journal for its age gets old there once more.",
     CleanerIgnoresHoles:
         "The cleaner leaves a segment that gives back little, whatever was promised.",
     InFlightNotSeen: "A read of data on its way to the device asks the device.",
@@ -228,6 +230,8 @@ bugs! {
         "A member that comes back gets zeros where it alone has what was written (RN4).",
     RingReadWhole: "A bad sector in the log's ring stops the open, wherever it is (LU1).",
     UnreadIsEnd: "A part of the log that can't be read is taken for its end.",
+    ChunkBehindPieceUnseen:
+        "Where the log breaks off nobody looks behind the piece of the ring that was read.",
     SegmentReadWhole: "A bad sector that nobody needs stops the open after a crash.",
     ReturnNotAsked:
         "What has rotted elsewhere is not looked for on a member that comes back (RN5).",

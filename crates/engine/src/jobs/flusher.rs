@@ -23,9 +23,14 @@ impl Job for Flusher {
         core.reap_all_doomed();
         let mut flushed = Ok(());
         if !planted::is(Planted::AgedNotCommitted) {
+            // What is put into the journal now is as old as what was put there then.
+            let is_any = core.is_dirty_since(aged_ns) && !planted::is(Planted::AgedTwice);
             flushed = core.flush_dirty(aged_ns);
             // What is in the journal does not wait for a file that cannot be put there.
-            core.store.journal.commit_aged(aged_ns)?;
+            match is_any {
+                true => core.store.journal.commit_all()?,
+                false => core.store.journal.commit_aged(aged_ns)?,
+            }
         }
         if core.store.journal.wants_checkpoint() {
             core.store.journal.checkpoint()?;

@@ -268,17 +268,26 @@ impl Journal {
         self.force(end)
     }
 
-    /// Closes and makes durable the classes that were opened before `opened_before_ns`.
+    /// Closes and makes durable the classes that were opened before `opened_before_ns`; those too
+    /// that were closed since, for they had become large, and that nobody has written.
     ///
     /// # Errors
     ///
     /// As [`Journal::commit`].
     pub(crate) fn commit_aged(&self, opened_before_ns: u64) -> FsResult<()> {
-        if !self.close_opened_before(opened_before_ns) {
+        if !self.close_opened_before(opened_before_ns) && !self.has_unwritten(opened_before_ns) {
             return Ok(());
         }
         let end = self.state.lock().log.cut();
         self.force(end)
+    }
+
+    /// Whether a class was closed that was opened before `opened_before_ns`, and is not durable.
+    fn has_unwritten(&self, opened_before_ns: u64) -> bool {
+        let state = self.state.lock();
+        let (behind, since_ns) = state.committed;
+        let is_planted = planted::is(Planted::LargeClassNotWritten);
+        state.log.durable < behind && since_ns <= opened_before_ns && !is_planted
     }
 
     /// Closes all classes that are open: what is applied from now on becomes durable after what was
@@ -357,6 +366,10 @@ impl Journal {
         put_commit(&mut record, id, lsn, &stamps);
         state.log.append(&record);
         state.log.needs_data(class.data_sequence);
+        let (behind, since_ns) = state.committed;
+        let is_durable = state.log.durable >= behind;
+        let since_ns = if is_durable { class.opened_ns } else { since_ns.min(class.opened_ns) };
+        state.committed = (state.log.position(), since_ns);
     }
 
     /// Makes the log durable up to `end`. One caller writes for all who wait.

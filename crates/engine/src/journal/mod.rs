@@ -165,6 +165,9 @@ struct State {
     is_log_written: bool,
     /// What others wait for.
     waiters: CommitWaiters,
+    /// Behind the last commit record, and since when the oldest change of those has been there of
+    /// which it is not known that they are durable.
+    committed: (Lsn, u64),
     /// The log is needed from here on.
     tail: Lsn,
     /// Pages whose changes are not at home, but for those that a checkpoint has taken.
@@ -329,6 +332,7 @@ impl Journal {
             waiting: 0,
             is_log_written: false,
             waiters: CommitWaiters::default(),
+            committed: (Lsn(0), 0),
             tail: start.lsn,
             dirty: BTreeMap::new(),
             dirty_from: None,

@@ -447,8 +447,9 @@ impl<'a> LogReader<'a> {
     }
 
     /// Looks behind `end`, where the log breaks off, for a whole chunk that says that it should
-    /// not: that more was durable (L3), or a newer head (L4). Looks at what was read with the last
-    /// chunk; if a head is missing, at the whole ring.
+    /// not: that more was durable (L3), or a newer head (L4). Looks where the chunk may begin that
+    /// comes next but one: as far ahead as a chunk is long, and at the start of the ring if one may
+    /// not have had room before its end; if a head is missing, at the whole ring.
     fn look_behind(
         &mut self,
         heads: &Heads,
@@ -456,11 +457,16 @@ impl<'a> LogReader<'a> {
         pool_id: PoolId,
     ) -> Result<(), RecoveryError> {
         let from = end.0 % self.ring / CHUNK_ALIGN_BYTES * CHUNK_ALIGN_BYTES;
-        let piece_end = self.pieces.piece_end(from);
-        let (first, behind) =
-            if heads.is_in_doubt { (0, self.ring) } else { (from, piece_end.min(self.ring)) };
-        let mut at = first;
-        while at < behind {
+        let longest = wide(CHUNK_BYTES_MAX);
+        let behind = match planted::is(Planted::ChunkBehindPieceUnseen) {
+            true => self.pieces.piece_end(from).min(self.ring),
+            false => (from + longest + CHUNK_ALIGN_BYTES).min(self.ring),
+        };
+        let may_go_around = from + 2 * longest >= self.ring && !heads.is_in_doubt;
+        let around = if may_go_around { 0..CHUNK_ALIGN_BYTES } else { 0..0 };
+        let first = if heads.is_in_doubt { 0..self.ring } else { from..behind };
+        let step = index_wide(CHUNK_ALIGN_BYTES);
+        for at in first.step_by(step).chain(around.step_by(step)) {
             let header = match self.peek_at(at, pool_id) {
                 Ok(header) => header,
                 // It is one place of many that may tell that the log was damaged before it.
@@ -472,7 +478,6 @@ impl<'a> LogReader<'a> {
             {
                 self.check_behind(&header, heads, end, pool_id)?;
             }
-            at += CHUNK_ALIGN_BYTES;
         }
         Ok(())
     }
@@ -748,10 +753,27 @@ fn write_log_data(volume: &Volume, place: Place, bytes: &[u8]) -> Result<Ticket,
         let pieces = vec![SharedBytes::from(AlignedBuffer::copy_of(bytes))];
         return Ok(volume.submit_write(Purpose::Data, start, pieces));
     }
-    let mut pages = volume.read(Purpose::Data, start, length)?;
+    let mut pages = read_around(volume, start, length);
     pages[lead..lead + bytes.len()].copy_from_slice(bytes);
     let done = volume.submit_write(Purpose::Data, start, vec![SharedBytes::from(pages)]).wait()?;
     Ok(Ticket::ready(Ok(done)))
+}
+
+/// Reads pages of which some are written over in part. Of one that cannot be read there are zeros:
+/// what else is in it nobody has any more, and the write mends it.
+fn read_around(volume: &Volume, start: Place, length: usize) -> AlignedBuffer {
+    if let Ok(pages) = volume.read(Purpose::Data, start, length) {
+        return pages;
+    }
+    let mut pages = AlignedBuffer::zeroed(length);
+    let step = volume.geometry().page_fragments();
+    for (number, page) in (0..).zip(pages.chunks_mut(format::page::PAGE_BYTES)) {
+        match volume.read(Purpose::Data, start.advance(number * step), page.len()) {
+            Ok(found) => page.copy_from_slice(&found),
+            Err(error) => tracing::warn!(%error, "what the log has is written over a bad sector"),
+        }
+    }
+    pages
 }
 
 fn redo_page(page: &mut PageBytes, update: &format::journal::PageUpdate<'_>) {

@@ -431,6 +431,11 @@ impl Core {
         Ok(Some((count, left)))
     }
 
+    /// Whether a file has changes that are not in the journal, from before `since_ns`.
+    pub(crate) fn is_dirty_since(&self, since_ns: u64) -> bool {
+        !self.table.dirty_since(since_ns).is_empty()
+    }
+
     /// Puts the changes of files that have been dirty since `since_ns` into the journal. A file of
     /// which that fails keeps no other: it stays dirty, and has its turn again when it has aged
     /// once more.
