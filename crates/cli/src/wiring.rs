@@ -501,21 +501,11 @@ impl Served {
         files.push((path.to_owned(), file));
     }
 
-    /// Lets go of devices that are of the pool no more.
-    fn forget_unused(&self) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.retain(|(_, file)| Arc::strong_count(file) > 1);
-    }
-
-    /// Looks no longer at what the device at `path` is on, and lets go of it.
-    fn watch_no_more(&self, path: &Path) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.retain(|(own, file)| own != path && Path::new(&file.info().name) != path);
-    }
-
     /// Returns what is wrong; empty: nothing.
     fn troubles(&self, status: &engine::PoolStatus) -> Vec<String> {
         let failure = status.read_only.clone();
+        // A job may have taken one out.
+        self.forget_unused();
         let files = all_of(&self.files);
         let losses = files.iter().filter_map(|(path, file)| loss_of(path, file));
         // A pool that has failed has no background work, and said why.

@@ -1,7 +1,7 @@
 //! What is asked of the devices of an open pool.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use engine::{MemberStatus, Pool, PoolStatus, SpareStatus};
@@ -58,6 +58,20 @@ pub(super) fn spares_of(status: &PoolStatus) -> Vec<DeviceFacts> {
 
 fn hex(id: [u8; 16]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Served {
+    /// Lets go of devices that are of the pool no more.
+    pub(super) fn forget_unused(&self) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|(_, file)| Arc::strong_count(file) > 1);
+    }
+
+    /// Looks no longer at what the device at `path` is on, and lets go of it.
+    pub(super) fn watch_no_more(&self, path: &Path) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|(own, file)| own != path && Path::new(&file.info().name) != path);
+    }
 }
 
 /// Does what `request` asks of the devices; `None`: it asks for something else.

@@ -379,11 +379,18 @@ impl Allocator {
         if numbers.is_empty() {
             return Ok(0);
         }
-        let own = state.shares.iter().filter(|share| share.disk_group == disk_group);
+        // What is given up of it counts no more.
+        let staying = numbers.start..geometry.staying_in(disk_group);
+        let is_own = |share: &&Share| share.disk_group == disk_group && !share.is_leaving;
+        let own = state.shares.iter().filter(is_own);
         let unused: u64 = own.map(|share| u64::from(share.unused)).sum();
         let stays = |share: &&Share| share.disk_group != disk_group && !share.is_leaving;
         let others = state.shares.iter().filter(stays).count();
-        self.missing(state, numbers, (unused * u64::from(front_of(geometry)), others))
+        let given_up = self.fronts_in(staying.end..numbers.end)?;
+        let unused = unused * u64::from(front_of(geometry));
+        let missing = self.missing(state, staying, (unused, others))?;
+        // Its fronts count as room and as used, and go with it.
+        Ok(missing.saturating_sub(given_up))
     }
 
     /// Returns how many fragments are missing for what is in use where allocation groups `numbers`
@@ -439,8 +446,9 @@ impl Allocator {
                 let id = SegmentId { group: number, segment: at };
                 if segment.kind == SegmentKind::Metadata {
                     let front = front_of(geometry);
-                    let own = at.saturating_mul(geometry.segment_fragments);
-                    let front = front.saturating_sub(own).min(geometry.metadata_fragments());
+                    // It lies where pages can be, of one segment after the other.
+                    let before = at.saturating_mul(geometry.metadata_fragments());
+                    let front = front.saturating_sub(before).min(geometry.metadata_fragments());
                     let pages = segment.held.saturating_sub(front);
                     left.bytes += u64::from(pages) << geometry.fragment_shift;
                     left.pages.extend((pages > segment.pending).then_some(id));

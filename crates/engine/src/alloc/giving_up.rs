@@ -58,15 +58,17 @@ impl Allocator {
         numbers: Range<u32>,
     ) -> FsResult<u64> {
         let geometry = self.geometry();
-        let loaded = state.groups.range(numbers.clone()).map(|(_, group)| group.free());
-        let pages: u64 = loaded.map(|free| u64::from(free.pages)).sum();
+        let loaded = || state.groups.range(numbers.clone()).map(|(_, group)| group.free());
+        let pages: u64 = loaded().map(|free| u64::from(free.pages)).sum();
+        let segments: u64 = loaded().map(|free| u64::from(free.segments)).sum();
         let unused = u64::from(numbers.end - numbers.start) - count_loaded(state, &numbers);
         let spare = match (disk_group, &state.apart) {
             // All of the first disk group is spare.
             (0, Some(_)) => numbers.clone().map(|number| capacity_of(geometry, number)).sum(),
             (0, None) => {
                 let front = u64::from(geometry.front_segments(0) * geometry.segment_fragments);
-                pages * u64::from(geometry.page_fragments()) + unused * front
+                let gaps = segments * u64::from(geometry.metadata_gap());
+                pages * u64::from(geometry.page_fragments()) + gaps + unused * front
             }
             _ => unused * u64::from(front_of(geometry)),
         };

@@ -16,7 +16,8 @@
 //! the labels are written without it. A crash in between leaves a disk group that leaves and is
 //! empty.
 //!
-//! Moves are those of the cleaner, blocks that clones share included.
+//! Moves of blocks are those of the cleaner, those that clones share included; of metadata pages,
+//! which last allocation groups may have, those of `vnode::pages`.
 //!
 //! Not here: whether there is room elsewhere (`pool::disk_groups`).
 
@@ -106,6 +107,12 @@ impl Evacuation {
 
     /// EV1: takes it out once nothing is in it.
     fn take_out(&self, core: &Core, numbers: Range<u32>) -> FsResult<Step> {
+        // They are gone when the labels say so, for which all are wanted.
+        if let Leaving::LastGroups(disk_group) = self.leaving
+            && core.store.volume.lacks_in(disk_group)
+        {
+            return Ok(Step::Wait);
+        }
         core.store.journal.checkpoint()?;
         if !core.store.alloc.forget_groups(numbers)? {
             return Ok(Step::Wait);
@@ -184,21 +191,24 @@ impl Job for Evacuation {
         let Some(numbers) = self.leaving.numbers(geometry) else { return Ok(Step::Done) };
         core.segments.leave(|group| geometry.leaves(group));
         let left = alloc.left_in(numbers.clone())?;
-        let gets_on = self.note(left.bytes, left.segments.len())?;
-        let is_empty = left.bytes == 0;
-        if is_empty || planted::is(Planted::TakenOutWithLiveBlocks) {
+        if left.bytes == 0 || planted::is(Planted::TakenOutWithLiveBlocks) {
             return self.take_out(core, numbers);
         }
+        let gets_on = self.note(left.bytes, left.segments.len() + left.pages.len())?;
         // Its room elsewhere is there (GR3), and may be in pieces.
         if alloc.free_segments(LOW_SEGMENTS)? < LOW_SEGMENTS {
             core.reclaim()?;
         }
+        let is_any = !left.segments.is_empty() || !left.pages.is_empty();
         let chosen = self.choose(left.segments);
         // What is open, or freed and not released, is so no longer behind a checkpoint.
         self.cleaner.empty(core, &chosen)?;
+        for id in left.pages.into_iter().take(SEGMENTS_PER_STEP) {
+            core.move_pages(id)?;
+        }
         // Where there was no room, or somebody holds what is there, time helps: idle steps are
         // those of ticks.
-        Ok(if chosen.is_empty() || !gets_on { Step::Wait } else { Step::Again })
+        Ok(if is_any && gets_on { Step::Again } else { Step::Wait })
     }
 
     fn progress(&self, core: &Core) -> Option<JobProgress> {

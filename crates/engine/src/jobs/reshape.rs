@@ -354,15 +354,24 @@ impl Job for Reshape {
 
     fn step(&self, core: &Core, now_ns: u64, budget: Budget) -> FsResult<Step> {
         let volume = &core.store.volume;
+        if self.out.lock().is_some() {
+            return Ok(self.blank());
+        }
         let last = core.store.geometry().last_groups;
         if last.is_some_and(|last| last.disk_group == self.disk_group) {
             let step = self.emptying.step(core, now_ns, budget)?;
             // It has other work then.
             return Ok(if step == Step::Done { Self::begin_narrowing(core)? } else { step });
         }
-        let Some(reshaping) = volume.reshaping() else { return Ok(self.blank()) };
+        let Some(reshaping) = volume.reshaping() else { return Ok(Step::Done) };
         if reshaping.reshape.disk_group != self.disk_group {
             return Ok(Step::Done);
+        }
+        let is_moved = reshaping.next(1).0.is_empty();
+        if is_moved && self.towards == Towards::Narrow {
+            // Whether the one that goes is there makes no difference any more.
+            let step = self.end(core)?;
+            return Ok(if step == Step::Done { self.blank() } else { step });
         }
         // It gets the fixed regions first; and a rebuild reads what would move below it.
         if volume.joining().is_some() || volume.lacks_to_reshape() {
@@ -373,9 +382,8 @@ impl Job for Reshape {
             core.segments.leave(|group| alloc.is_of(group, self.disk_group));
             core.segments.seal();
         }
-        if reshaping.next(1).0.is_empty() {
-            let step = self.end(core)?;
-            return Ok(if step == Step::Done { self.blank() } else { step });
+        if is_moved {
+            return self.end(core);
         }
         self.advance(core, &reshaping, budget)
     }

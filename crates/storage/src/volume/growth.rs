@@ -540,6 +540,10 @@ pub fn check_stripe(stripe: Option<StripeShape>, geometry: &Geometry) -> Result<
     Ok(())
 }
 
+/// Times that a disk group changes which is reshaped until it lies as any other: as what it has
+/// become, and as long as it can be.
+const CHANGES_TO_END_RESHAPE: usize = 2;
+
 /// Returns how many times disk groups will change until all that were added are gone, and what is
 /// reshaped lies as any other.
 pub(super) fn changes_to_come(superblock: &Superblock) -> usize {
@@ -549,8 +553,8 @@ pub(super) fn changes_to_come(superblock: &Superblock) -> usize {
     };
     let geometry = &superblock.geometry;
     let to_end = match (geometry.reshape, geometry.last_groups) {
-        (Some(_), _) => 2,
-        (None, Some(_)) => 3,
+        (Some(_), _) => CHANGES_TO_END_RESHAPE,
+        (None, Some(_)) => CHANGES_TO_END_RESHAPE + 1,
         (None, None) => 0,
     };
     superblock.added.iter().map(of).sum::<usize>() + to_end

@@ -24,6 +24,7 @@ use format::stripes::Stripes;
 use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
 
+use super::Volume;
 use super::attaching::Detached;
 use super::growth::{Changing, changes_to_come};
 use super::open::needed_of;
@@ -31,9 +32,9 @@ use super::set::{Change, MemberSet};
 use super::slot::Slot;
 use crate::device::DeviceError;
 
-/// Editions from the beginning to the end: what is given up leaves, it is gone, and the disk group
-/// is longer again.
-const CHANGES_TO_NARROW: usize = 3;
+/// Editions from the beginning to the end: what is given up leaves, it is gone, so is the member,
+/// and the disk group is longer again.
+const CHANGES_TO_NARROW: usize = 4;
 
 /// Why a member of a raid5 cannot go.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -252,6 +253,8 @@ impl Changing<'_> {
         let Some(reshaping) = volume.reshaping() else { return Ok(None) };
         let number = reshaping.reshape.disk_group;
         let Some(set) = volume.set_of(number) else { return Ok(None) };
+        // It was kept for this.
+        let Ok(edition) = volume.next_edition(0) else { return Ok(None) };
         let mut ended = None;
         set.change(|slots, label| {
             // It has nothing that the others need.
@@ -279,7 +282,20 @@ impl Changing<'_> {
         let member = reshaping.reshape.member;
         let narrow = Stripes { without: Some(member), ..reshaping.lay.narrow };
         set.set_lay(Lay::from(narrow));
+        if let Some(label) = set.label()
+            && let Err(error) = volume.show(edition, &label)
+        {
+            tracing::error!(%error, "a disk group cannot be shown as what it has become");
+        }
         Ok(Some((number, ended)))
+    }
+}
+
+impl Volume {
+    /// Whether a member of a disk group is not online: nothing of it is moved, or given up, then.
+    #[must_use]
+    pub fn lacks_in(&self, disk_group: u8) -> bool {
+        self.set_of(disk_group).is_some_and(|set| is_lacking(&set, None))
     }
 }
 
@@ -319,8 +335,8 @@ fn may_narrow(slots: &[Slot], label: &Superblock, slot: usize) -> Result<u32, Na
     if rows(own.len()) >= rows(own.len() - 1) {
         return Err(NarrowError::Short { segment_bytes });
     }
-    let sizes = own.iter().filter_map(|slot| Some(label.members.get(slot)?.size_bytes));
-    let smallest = sizes.min().unwrap_or_default().max(label.member_bytes(slot));
+    // No more than is used of each: whatever takes the place of one has that.
+    let used = label.member_bytes(slot);
     let too_small = || NarrowError::TooSmall { number, group_bytes: label.geometry.group_bytes() };
-    label.geometry.staying_without_one(number, smallest).ok_or_else(too_small)
+    label.geometry.staying_without_one(number, used).ok_or_else(too_small)
 }

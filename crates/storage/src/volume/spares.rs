@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
 use format::members::{Layout, SPARES_MAX, Spare};
+use format::reshape::Towards;
 use format::superblock::{SUPERBLOCK_HEAD_BYTES, Superblock};
 use parking_lot::RwLock;
 use runtime::planted::{self, Planted};
@@ -264,6 +265,10 @@ impl Volume {
         let Some(label) = members.label() else { return Ok(None) };
         let away = members.all();
         let away = (0..).zip(&away).filter(|(_, slot)| slot.is_away()).map(|(at, _)| at);
+        // Nothing lies there any more, and it goes.
+        let goes = label.geometry.reshape.filter(|it| it.towards == Towards::Narrow);
+        let going = goes.and_then(|_| label.coming_slot()).map(|(_, slot)| slot);
+        let away = away.filter(|slot| Some(*slot) != going);
         let few = if planted::is(Planted::OneSlotAskedForSpares) { 1 } else { usize::MAX };
         for slot in away.take(few) {
             if let Some(taken) = self.take_spare_for(slot, &label, &there)? {
