@@ -26,7 +26,7 @@ use front::fuse::{
     Attached, CpuLatency, EndCause, MountError, MountOptions, MountedSession, StopSignals,
     TransportChoice, Unmounted,
 };
-use front::shared::Shares;
+use front::shared::{Shares, Told};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -143,12 +143,24 @@ impl Mounts {
                 "transport": { "name": transport.name(), "reason": transport.reason() },
                 "shared": mounted.session.told().map(|told| json!({
                     "notices": told.notices,
+                    "waiting": told.waiting,
+                    "delay_ns": told.delay_ns,
                     "overflows": told.overflows,
                     "opens_again": told.opens_again,
                 })),
             })
         };
         self.lock().mounted.iter().map(facts).collect()
+    }
+
+    /// Returns what the kernel of each shared mount was told, with the device number of the mount.
+    pub(crate) fn told(&self) -> Vec<(String, Told)> {
+        let list = self.lock();
+        let told = |mounted: &Mounted| {
+            let device = mounted.session.device().unwrap_or_default();
+            Some((device.to_owned(), mounted.session.told()?))
+        };
+        list.mounted.iter().filter_map(told).collect()
     }
 
     /// Returns the pool that a node of the mount of number `index` is in, and its number there.

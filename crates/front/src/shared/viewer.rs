@@ -31,6 +31,10 @@ const NOTICE_TIME_MAX: Duration = Duration::from_millis(100);
 pub struct Told {
     /// Notices that went to the kernel.
     pub notices: u64,
+    /// Files of which it is yet to be told.
+    pub waiting: u64,
+    /// How long after the changes the kernel had its notices, all together.
+    pub delay_ns: u64,
     /// How often there were too many of them.
     pub overflows: u64,
     /// Opens that were sent back to look the file up again.
@@ -52,8 +56,8 @@ pub struct Viewer {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// What the kernel is to be told, the oldest first, each once.
-    notices: VecDeque<Ino>,
+    /// What the kernel is to be told, and since when, the oldest first, each once.
+    notices: VecDeque<(Ino, u64)>,
     waiting: HashSet<Ino>,
     /// What it is being told.
     in_flight: Option<Ino>,
@@ -132,7 +136,7 @@ impl Viewer {
         let mut known = self.known.lock();
         for ino in inos {
             known.changed.add(*ino, now_ns);
-            known.add_notice(*ino);
+            known.add_notice(*ino, now_ns);
         }
         self.has_news.notify_one();
     }
@@ -152,7 +156,7 @@ impl Viewer {
         }
         if was_asked || thread == 0 || !known.can_ask(now_ns) {
             // Who opens by a descriptor looks nothing up.
-            known.add_notice(ino);
+            known.add_notice(ino, now_ns);
             self.has_news.notify_one();
             return true;
         }
@@ -196,7 +200,7 @@ impl Viewer {
             if known.is_over {
                 return;
             }
-            let Some(ino) = known.notices.pop_front() else {
+            let Some((ino, since_ns)) = known.notices.pop_front() else {
                 self.has_news.wait(&mut known);
                 continue;
             };
@@ -204,9 +208,11 @@ impl Viewer {
             known.in_flight = Some(ino);
             drop(known);
             tell(ino);
+            let delay_ns = self.clock.monotonic_ns().saturating_sub(since_ns);
             known = self.known.lock();
             known.in_flight = None;
             known.told.notices += 1;
+            known.told.delay_ns = known.told.delay_ns.saturating_add(delay_ns);
             self.is_told.notify_all();
         }
     }
@@ -220,7 +226,9 @@ impl Viewer {
     /// Returns what it was told.
     #[must_use]
     pub fn told(&self) -> Told {
-        self.known.lock().told
+        let known = self.known.lock();
+        let waiting = known.notices.len() + usize::from(known.in_flight.is_some());
+        Told { waiting: u64::try_from(waiting).unwrap_or(u64::MAX), ..known.told }
     }
 }
 
@@ -235,7 +243,7 @@ impl Known {
         self.asked.len() < ASKED_MAX
     }
 
-    fn add_notice(&mut self, ino: Ino) {
+    fn add_notice(&mut self, ino: Ino, now_ns: u64) {
         if self.waiting.contains(&ino) {
             return;
         }
@@ -244,13 +252,13 @@ impl Known {
             self.waiting.clear();
             self.told.overflows += 1;
         }
-        self.notices.push_back(ino);
+        self.notices.push_back((ino, now_ns));
         self.waiting.insert(ino);
     }
 
     fn drop_notice(&mut self, ino: Ino) {
         if self.waiting.remove(&ino) {
-            self.notices.retain(|other| *other != ino);
+            self.notices.retain(|(other, _)| *other != ino);
         }
     }
 }
@@ -258,5 +266,33 @@ impl Known {
 impl Drop for Viewer {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::clock::ManualClock;
+
+    use super::super::Shares;
+    use super::*;
+
+    /// Goal: how far a kernel is behind is known. Method: a kernel that takes 5 ms for a notice.
+    #[test]
+    fn what_waits_and_how_long_is_counted() {
+        let clock = Arc::new(ManualClock::new());
+        let viewer = Shares::new(Arc::<ManualClock>::clone(&clock)).join(Ino(32));
+        viewer.changed(&[Ino(33), Ino(34), Ino(33)]);
+        assert_eq!(viewer.told(), Told { waiting: 2, ..Told::default() });
+        let mut waiting = Vec::new();
+        viewer.tell_each(&mut |ino| {
+            waiting.push(viewer.told().waiting);
+            clock.advance_ns(5_000_000);
+            if ino == Ino(34) {
+                viewer.end();
+            }
+        });
+        assert_eq!(waiting, [2, 1]);
+        let expected = Told { notices: 2, delay_ns: 15_000_000, ..Told::default() };
+        assert_eq!(viewer.told(), expected);
     }
 }

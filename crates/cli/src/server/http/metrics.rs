@@ -21,8 +21,8 @@ use serde_json::Value;
 
 use super::api::{Refusal, waiting};
 use crate::control::{Answer, JobFacts, Peer, Request};
-use crate::server::Hub;
 use crate::server::history::to_float;
+use crate::server::{Hub, ServedPool};
 
 /// What of a status only grows while a pool is open; anything else may shrink.
 const COUNTERS: [&str; 25] = [
@@ -100,6 +100,11 @@ impl Collector for Collected {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let hub = &self.0;
         encode_operations(hub, &mut encoder)?;
+        let shared = |served: &ServedPool| {
+            let of_pool = |(mount, told)| Shared { pool: served.id.clone(), mount, told };
+            served.mounts.told().into_iter().map(of_pool).collect::<Vec<_>>()
+        };
+        encode_shared(&hub.pools.iter().flat_map(shared).collect::<Vec<_>>(), &mut encoder)?;
         let mut numbers = Vec::new();
         for index in 0..hub.pools.len() {
             let status = hub.status_of(index);
@@ -217,6 +222,48 @@ impl EncodeMetric for Histogram {
     }
 }
 
+/// What the kernel of one shared mount was told.
+struct Shared {
+    pool: String,
+    /// Its device number.
+    mount: String,
+    told: front::shared::Told,
+}
+
+fn encode_shared(mounts: &[Shared], encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    type Metric = (&'static str, &'static str, bool, fn(&front::shared::Told) -> f64);
+    let metrics: [Metric; 5] = [
+        ("shared_notices", "Changes by others that the kernel was told", true, |told| {
+            to_float(told.notices)
+        }),
+        ("shared_notices_waiting", "Changes that it is yet to be told", false, |told| {
+            to_float(told.waiting)
+        }),
+        ("shared_notices_seconds", "How long after them it was told, together", true, |told| {
+            to_float(told.delay_ns) / 1e9
+        }),
+        ("shared_overflows", "How often too many waited, and were dropped", true, |told| {
+            to_float(told.overflows)
+        }),
+        ("shared_opens_again", "Opens that were sent back to look again", true, |told| {
+            to_float(told.opens_again)
+        }),
+    ];
+    for (name, help, is_counter, value) in metrics.iter().filter(|_| !mounts.is_empty()) {
+        let kind = if *is_counter { MetricType::Counter } else { MetricType::Gauge };
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for Shared { pool, mount, told } in mounts {
+            let labels = [("pool", pool), ("mount", mount)];
+            let metric = family.encode_family(&labels)?;
+            match is_counter {
+                true => ConstCounter::new(value(told)).encode(metric)?,
+                false => ConstGauge::new(value(told)).encode(metric)?,
+            }
+        }
+    }
+    Ok(())
+}
+
 fn encode_operations(hub: &Hub, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
     let Some(nfs) = &hub.nfs else { return Ok(()) };
     let counts = nfs.service.counts();
@@ -282,5 +329,45 @@ mod tests {
         assert_eq!(of("groups_total_bytes"), [(Some(("group", 3)), 7.0)]);
         let reads = [(Some(("index", 0)), 1.0), (Some(("index", 1)), 2.0)];
         assert_eq!(of("members_reads"), reads);
+    }
+
+    #[derive(Debug)]
+    struct Two;
+
+    impl Collector for Two {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+            let of = |mount: &str, notices| {
+                let told = front::shared::Told {
+                    notices,
+                    waiting: 3,
+                    delay_ns: 1_500_000_000,
+                    overflows: 1,
+                    ..front::shared::Told::default()
+                };
+                Shared { pool: "p".to_owned(), mount: mount.to_owned(), told }
+            };
+            encode_shared(&[of("0:52", 7), of("0:53", 8)], &mut encoder)
+        }
+    }
+
+    /// Goal: what a kernel was told of each shared mount is told by mount, and without a name.
+    #[test]
+    fn shared_mounts_are_told_apart() {
+        let mut registry = Registry::with_prefix("holdfast");
+        registry.register_collector(Box::new(Two));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("it is memory");
+        for line in [
+            "# TYPE holdfast_shared_notices counter",
+            "holdfast_shared_notices_total{pool=\"p\",mount=\"0:52\"} 7.0",
+            "holdfast_shared_notices_total{pool=\"p\",mount=\"0:53\"} 8.0",
+            "# TYPE holdfast_shared_notices_waiting gauge",
+            "holdfast_shared_notices_waiting{pool=\"p\",mount=\"0:52\"} 3.0",
+            "holdfast_shared_notices_seconds_total{pool=\"p\",mount=\"0:53\"} 1.5",
+            "holdfast_shared_overflows_total{pool=\"p\",mount=\"0:52\"} 1.0",
+            "holdfast_shared_opens_again_total{pool=\"p\",mount=\"0:52\"} 0.0",
+        ] {
+            assert!(text.lines().any(|own| own == line), "{line} is not in\n{text}");
+        }
     }
 }
