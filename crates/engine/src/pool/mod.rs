@@ -605,8 +605,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`FsError::NoSpace`] if there is no room elsewhere; [`FsError::ReadOnly`] once the pool has
-    /// failed.
+    /// What is wrong with the maps of the group; [`FsError::ReadOnly`] once the pool has failed.
     pub fn move_pages(&self, group: u32) -> FsResult<PagesMoved> {
         let mut all = PagesMoved::default();
         for segment in 0..self.core.store.geometry().segments_of(group) {

@@ -92,7 +92,8 @@ const TRIES: usize = 3;
 pub struct PagesMoved {
     /// Are elsewhere.
     pub moved: u64,
-    /// Could not be moved now: somebody has the family in use. Time helps.
+    /// Could not be moved now: somebody has the family in use, or there is no room elsewhere. Time
+    /// helps.
     pub busy: u64,
     /// Can't be read, or are nobody's: the log names them.
     pub bad: u64,
@@ -361,8 +362,7 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// [`FsError::NoSpace`] if there is no room elsewhere; what is wrong with the maps of the
-    /// group; the journal has failed.
+    /// What is wrong with the maps of the group; the journal has failed.
     pub(crate) fn move_pages(&self, id: SegmentId) -> FsResult<PagesMoved> {
         let used = self.store.alloc.pages_in_use(id)?;
         if used.is_empty() {
@@ -420,7 +420,7 @@ impl Core {
             let fates = match self.move_some(family, batch) {
                 Ok(Some(fates)) => fates,
                 // The next one would find it so, too.
-                Ok(None) => {
+                Ok(None) | Err(FsError::NoSpace) => {
                     result.busy += wide(rest.len());
                     return Ok(());
                 }
@@ -563,7 +563,11 @@ impl Core {
     /// Moves pages of the table of filesets, and of its map, each in a transaction of its own.
     fn move_table_pages(&self, pages: &[Page], result: &mut PagesMoved) -> FsResult<()> {
         for page in pages {
-            match self.move_table_page(page)? {
+            let fate = match self.move_table_page(page) {
+                Err(FsError::NoSpace) => Fate::Busy,
+                fate => fate?,
+            };
+            match fate {
                 Fate::Moved => result.moved += 1,
                 Fate::Busy => result.busy += 1,
                 Fate::Nobodys => self.note_nobodys(page, result),
