@@ -33,7 +33,7 @@ use inspect::explain::{Explanation, Whose, explain_offset, explain_path};
 use runtime::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 use storage::device::{
-    Access, DEADLINE_MIN, Device, FileDevice, FileOptions, MemoryDevice, OpenError, SharedDevice,
+    Access, DEADLINE_MIN, FileDevice, FileOptions, MemoryDevice, OpenError, SharedDevice,
 };
 use storage::pool::PoolError;
 use storage::volume::Opening;

@@ -132,6 +132,67 @@ fn a_mounted_raid5_gets_a_device() {
     mounted.unmount();
 }
 
+/// Goal: a mounted raid5 with clones loses a device, of which nobody has anything then, and has less
+/// room; any other can be lost afterwards.
+#[test]
+fn a_mounted_raid5_loses_a_device() {
+    if !can_mount("a_mounted_raid5_loses_a_device") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let [first, second, third, fourth] = ["r0", "r1", "r2", "r3"].map(|name| mounted.text(name));
+    let directory = mounted.text("mnt");
+    let group = format!("raid5:{first},{second},{third},{fourth}");
+    mounted.holdfast(&["create", "--group", &group, "--size", "300M"]);
+    mounted.holdfast(&["mount", &first, &directory, "--daemon"]);
+    for round in ["old", "new"] {
+        fs::create_dir(mounted.path(round)).expect("there is room");
+        for name in 0..100_u8 {
+            write(&mounted.path(&format!("{round}/f{name}")), &vec![name; 3_000_000]);
+        }
+        mounted.holdfast(&["clone", "create", &format!("{directory}:root@{round}")]);
+    }
+    fs::remove_dir_all(mounted.path("old")).expect("it is there");
+    let room =
+        |mounted: &Mounted| status(mounted, &directory)["pool"]["space"]["total_bytes"].clone();
+    let before = room(&mounted);
+    let remove = ["device", "remove", &directory, &second, "--wait"];
+    let (is_removed, refusal) = told(&mounted, &remove);
+    assert!(!is_removed && refusal.contains("does not fit"), "{refusal}");
+    assert_eq!(room(&mounted), before);
+    mounted.holdfast(&["clone", "delete", &format!("{directory}:root@old")]);
+    mounted.holdfast(&["clone", "delete", &format!("{directory}:root@new")]);
+    mounted.holdfast(&["clone", "create", &format!("{directory}:root@now")]);
+    let mut removed = told(&mounted, &remove);
+    // What a deleted clone had is freed by a job.
+    for _ in 0..100 {
+        if removed.0 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        removed = told(&mounted, &remove);
+    }
+    assert!(removed.0 && removed.1.contains("of no pool any more"), "{}", removed.1);
+    let after = room(&mounted);
+    assert!(after.as_u64() < before.as_u64().map(|before| before * 3 / 4), "{before} {after}");
+    let (_, list) = told(&mounted, &["device", "list", &directory]);
+    assert_eq!(list.matches("online").count(), 3, "{list}");
+    mounted.holdfast(&["create", &second, "--size", "64M", "--force"]);
+    write(&mounted.path("after"), &[8; 300_000]);
+    mounted.unmount();
+    let (is_clean, report) = told(&mounted, &["check", &first]);
+    assert!(is_clean, "{report}");
+    fs::remove_file(&fourth).expect("it is ours");
+    mounted.holdfast(&["mount", &third, &directory, "--daemon"]);
+    for name in 0..100_u8 {
+        let found = fs::read(mounted.path(&format!("new/f{name}"))).expect("it is there");
+        assert!(found == vec![name; 3_000_000], "file {name}");
+    }
+    assert!(fs::read(mounted.path("after")).expect("it is there") == [8; 300_000]);
+    mounted.unmount();
+}
+
 /// Goal: a pool of one device becomes a mirror while it is mounted, and then its first device goes;
 /// nobody has that open any more, so it can come again at once.
 #[test]
