@@ -16,6 +16,7 @@ use storage::device::{
 use storage::volume::{AttachError, Busy, Moved, Opening, ReplaceError, Volume, Way};
 
 use super::groups::{check_all, group_of, groups};
+use super::raid5_crash::cut;
 use super::{Devices, devices_of, get, open, put, reopened, shared};
 
 pub(super) const RAID5: Layout = Layout::Raid5 { unit_shift: 14 };
@@ -407,6 +408,122 @@ fn a_new_member_that_comes_back_can_be_lost_again() {
         set.fail(slot, &own, error).expect("the others have all");
         volume.begin_return_of(slot).expect("it is there");
     }
+}
+
+/// Goal: a device that was added by mistake is taken back before anything is moved, whatever became
+/// of it, also while another is away, which can be replaced then; it can be added again. Method: it
+/// is joining, has all there is, or has failed; alone, or with an old one. Each member is lost in
+/// the end.
+#[test]
+fn a_new_member_is_taken_back_before_anything_is_moved() {
+    for (at, is_other_away) in [(0, false), (2, false), (0, true), (1, true), (2, true)] {
+        let what = format!("at {at}, another away: {is_other_away}");
+        let devices = filled(3);
+        let pool = open(&devices[..3]).expect("it was closed");
+        pool.tick().expect("nothing fails");
+        let before = capacity(&pool);
+        let slot = pool.widen(0, device(&devices, 3), NEW).expect("it fits");
+        if is_other_away {
+            pool.fail_member(1).unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        if at == 1 {
+            // Nothing is moved while one is away.
+            while states(&pool)[slot] == MemberState::Joining {
+                pool.tick().expect("nothing fails");
+            }
+            assert_eq!(moved(&pool), Some(0), "{what}");
+        }
+        if at == 2 {
+            pool.fail_member(slot).unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        write(&pool, 1, 7);
+        let taken = pool.take_member_back(slot).expect("nothing fails");
+        let taken = taken.unwrap_or_else(|| panic!("{what}: it is not taken back"));
+        taken.blank().expect("it is there");
+        drop(taken);
+        assert!(pool.reshaping().is_none() && capacity(&pool) == before, "{what}");
+        let mut versions = versions_of(FILES);
+        versions.insert(1, 7);
+        verify(&pool, &versions, &what);
+        if is_other_away {
+            let other = devices_of(vec![Image::blank(MEMBER_BYTES)]);
+            pool.replace_member(1, device(&other, 0), [78; 16]).expect("the others have all");
+            while states(&pool).contains(&MemberState::Joining) {
+                pool.tick().unwrap_or_else(|error| panic!("{what}: {error}"));
+            }
+            pool.close().expect("nothing fails");
+            continue;
+        }
+        assert!(
+            pool.take_member_back(slot).expect("nothing fails").is_none(),
+            "{what}: it is gone"
+        );
+        for round in 0..20 {
+            write(&pool, round % FILES, round);
+            versions.insert(round % FILES, round);
+            pool.tick().unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        pool.close().expect("nothing fails");
+        drop(pool);
+        for lost in 0..3 {
+            let left: Vec<usize> = (0..3).filter(|own| *own != lost).collect();
+            let pool = open(&reopened(&devices, &left)).expect("parity has what it has");
+            verify(&pool, &versions, &what);
+        }
+        let pool = open(&devices[..3]).unwrap_or_else(|error| panic!("{what}: {error}"));
+        pool.tick().expect("nothing fails");
+        pool.widen(0, device(&devices, 3), [81; 16]).expect("it is added after all");
+        finish(&pool);
+        verify(&pool, &versions, &what);
+        assert!(
+            pool.take_member_back(3).expect("nothing fails").is_none(),
+            "{what}: it has a share now"
+        );
+        assert!(capacity(&pool) > before, "{what}");
+    }
+}
+
+/// Goal: a cut at any moment while it is taken back leaves it in or out, and all that was
+/// acknowledged, whether its device is there then or not.
+#[test]
+fn a_cut_while_a_new_member_is_taken_back_loses_nothing() {
+    let (mut taken_out, mut left_in) = (0, 0);
+    let devices = filled(3);
+    let pool = open(&devices[..3]).expect("it was closed");
+    pool.tick().expect("nothing fails");
+    let slot = pool.widen(0, device(&devices, 3), NEW).expect("it fits");
+    write(&pool, 1, 7);
+    let mut versions = versions_of(FILES);
+    versions.insert(1, 7);
+    let begun = devices[0].time();
+    let taken = pool.take_member_back(slot).expect("nothing fails").expect("nothing was moved");
+    taken.blank().expect("it is there");
+    let ended = devices[0].time();
+    drop((taken, pool));
+    let mut prng = Prng::from_seed(11);
+    for time in begun..=ended {
+        for with in [3, 4] {
+            let what = format!("cut at {time} of {begun} to {ended}, {with} devices");
+            let devices = devices_of(cut(&devices, time, &mut prng));
+            let opened = open(&devices[..with]);
+            // Of one that is out and not blanked yet the label says what it is of.
+            let opened = if with == 4 { opened.or_else(|_| open(&devices[..3])) } else { opened };
+            let pool = opened.unwrap_or_else(|error| panic!("{what}: {error}"));
+            verify(&pool, &versions, &what);
+            match pool.reshaping() {
+                Some(_) if with == 4 => {
+                    left_in += 1;
+                    finish(&pool);
+                }
+                Some(_) => left_in += 1,
+                None => taken_out += 1,
+            }
+            verify(&pool, &versions, &what);
+            pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+    }
+    println!("{taken_out} out, {left_in} in");
+    assert!(taken_out > 4 && left_in > 4, "{taken_out}, {left_in}");
 }
 
 /// Goal: nothing is moved that somebody writes to, and who comes later waits for the move (RP2).

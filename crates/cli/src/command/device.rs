@@ -277,8 +277,11 @@ fn narrow(
     let path = printable(&device.path);
     let request = Request::DeviceDetach { device: device.id.clone(), accepts_no_redundancy: false };
     at.ask(&request)?;
-    // Without a server nobody else goes on with it.
-    if !must_wait && at.is_served() {
+    let is_there = |at: &Controlled| -> anyhow::Result<bool> {
+        Ok(devices(at)?.iter().any(|it| it.id == device.id))
+    };
+    // Without a server nobody else goes on with it. One to which nothing was moved is gone at once.
+    if !must_wait && at.is_served() && is_there(at)? {
         let facts = json!({ "leaving": device.path, "pool": pool, "group": number });
         let words = "leaves: a job moves what it holds to the other devices";
         output.fact(&format!("{path} {words}"), &facts);
@@ -288,7 +291,7 @@ fn narrow(
     loop {
         let jobs = at.jobs()?;
         let job = jobs.into_iter().find(|job| job.name.starts_with(TAKING_OUT));
-        let is_there = devices(at)?.iter().any(|it| it.id == device.id);
+        let is_there = is_there(at)?;
         match job {
             Some(job) if job.is_paused || job.failure.is_some() => {
                 let why = job.failure.unwrap_or_else(|| "somebody paused it".to_owned());

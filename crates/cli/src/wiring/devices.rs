@@ -381,11 +381,19 @@ fn detach(served: &Served, name: &str, accepts_no_redundancy: bool) -> Result<()
     let slot = slot_of(served, name)?;
     let status = served.pool.status();
     let group = status.groups.iter().find(|group| group.slots.contains(slot));
-    if group.is_some_and(|group| matches!(group.layout, Layout::Raid5 { .. })) {
-        return served.pool.narrow(slot).map_err(|error| failed(&served.path, error));
-    }
-    let detached = served.pool.detach_member(slot, accepts_no_redundancy);
-    let detached = detached.map_err(|error| failed(&served.path, error))?;
+    let is_raid5 = group.is_some_and(|group| matches!(group.layout, Layout::Raid5 { .. }));
+    let taken = if is_raid5 { served.pool.take_member_back(slot) } else { Ok(None) };
+    let detached = match taken.map_err(|error| failed(&served.path, error))? {
+        // Nothing was moved to it yet.
+        Some(taken) => taken,
+        None if is_raid5 => {
+            return served.pool.narrow(slot).map_err(|error| failed(&served.path, error));
+        }
+        None => served
+            .pool
+            .detach_member(slot, accepts_no_redundancy)
+            .map_err(|error| failed(&served.path, error))?,
+    };
     // What was sent to it before lands before it is anybody else's.
     let mut turns = 0..ANSWERS_WAITED_FOR;
     while detached.unanswered() > 0 && turns.next().is_some() {

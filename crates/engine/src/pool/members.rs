@@ -359,6 +359,22 @@ impl Pool {
         Ok(())
     }
 
+    /// Takes the member in `slot` out again that a raid5 is only getting: nothing was moved yet.
+    /// `None`: it is none, or something was. Its label is to be blanked ([`Detached::blank`]).
+    ///
+    /// # Errors
+    ///
+    /// What a member said that the layout needs: the pool stops writing.
+    pub fn take_member_back(&self, slot: usize) -> Result<Option<Detached>, DeviceError> {
+        let mut superblock = self.superblock.lock();
+        let changing = self.volume().changing();
+        let taken = changing.take_back(slot).inspect_err(|error| self.stop_writing(error))?;
+        if let Some(label) = self.volume().members().and_then(|members| members.label()) {
+            superblock.geometry.clone_from(&label.geometry);
+        }
+        Ok(taken)
+    }
+
     /// Takes the member in `slot` out of its disk group, a mirror: of two only where
     /// `accepts_single`, for then each byte is on one device alone. Nothing goes to it when this
     /// returns, and its label is to be blanked ([`Detached::blank`]).

@@ -11,7 +11,8 @@
 //! 4. None lies on the member. The labels no longer name it, and then its own is blanked: until
 //!    that, an open finds a device that they do not know (AD3).
 //!
-//! All members of the disk group are online at each of these.
+//! All members of the disk group are online at each of these. They need not be where a member is
+//! taken back to which nothing was moved yet: one update of the labels is all.
 //!
 //! Not here: who empties what is given up (`engine::jobs`), and that there is room elsewhere
 //! (`engine::alloc`). Decision 0091 has the argument.
@@ -19,7 +20,7 @@
 use format::disk_group::DiskGroupState;
 use format::geometry::Geometry;
 use format::members::{Layout, MemberState};
-use format::reshape::Lay;
+use format::reshape::{Lay, Towards};
 use format::stripes::Stripes;
 use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
@@ -288,6 +289,61 @@ impl Changing<'_> {
             tracing::error!(%error, "a disk group cannot be shown as what it has become");
         }
         Ok(Some((number, ended)))
+    }
+
+    /// Takes the member in `slot` out again, which a raid5 is only getting: no segment lies on it
+    /// yet. The labels say so, durably, when this returns, and it is to be blanked then
+    /// ([`Detached::blank`]). `None`: it is no such member, or segments lie on it.
+    ///
+    /// Others may be away, if the disk group can do without them: it needs nothing that this has.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that the layout needs: the pool must stop writing.
+    pub fn take_back(&self, slot: usize) -> Result<Option<Detached>, DeviceError> {
+        let volume = self.volume();
+        let reshaping = volume.reshaping().filter(|it| it.reshape.towards == Towards::Wide);
+        let Some(reshaping) = reshaping else { return Ok(None) };
+        let number = reshaping.reshape.disk_group;
+        let Some(set) = volume.set_of(number) else { return Ok(None) };
+        // It was kept for the end.
+        let Ok(edition) = volume.next_edition(0) else { return Ok(None) };
+        let mut taken = None;
+        set.change(|slots, label| {
+            if label.coming_slot() != Some((number, slot)) {
+                return Change::Nothing;
+            }
+            let others = label.group_of_slot(slot).map(|(_, _, own)| own.len() - 1);
+            let needed = others.map(|left| needed_of(Layout::Raid5 { unit_shift: 0 }, left));
+            let own = set.own_of(slot);
+            let view = set.view();
+            let online = view
+                .iter()
+                .enumerate()
+                .filter(|(at, it)| Some(*at) != own && it.state == MemberState::Online);
+            let Some(needed) = needed.filter(|needed| online.count() >= *needed) else {
+                return Change::Nothing;
+            };
+            let mut coming = label.clone();
+            let Some(at) = slots.get_mut(slot) else { return Change::Nothing };
+            if coming.end_narrowing().is_none() {
+                return Change::Nothing;
+            }
+            taken = Some(Detached::of(std::mem::replace(at, Slot::gone())));
+            *label = coming;
+            set.leave_slot(slot);
+            set.need(needed);
+            Change::States
+        })?;
+        if taken.is_some() {
+            set.set_lay(Lay::from(reshaping.lay.narrow));
+            if let Some(label) = set.label()
+                && let Err(error) = volume.show(edition, &label)
+            {
+                tracing::error!(%error, "a disk group cannot be shown as what it is again");
+            }
+        }
+        Ok(taken)
     }
 }
 
