@@ -132,8 +132,8 @@ fn a_mounted_raid5_gets_a_device() {
     mounted.unmount();
 }
 
-/// Goal: a mounted raid5 with clones loses a device, of which nobody has anything then, and has less
-/// room; any other can be lost afterwards.
+/// Goal: a mounted raid5 with clones loses a device, of which nobody has anything then, and has
+/// less room; any other can be lost afterwards.
 #[test]
 fn a_mounted_raid5_loses_a_device() {
     if !can_mount("a_mounted_raid5_loses_a_device") {

@@ -81,8 +81,32 @@ pub(crate) struct Evacuation {
     /// The least that was in use so far, and how many steps ago that was.
     least_bytes: AtomicU64,
     idle_steps: AtomicU64,
-    /// The last segment that was tried.
-    last: Mutex<Option<SegmentId>>,
+    /// Who of the segments with data has had a turn.
+    data_turn: Turn,
+    /// The same of those with pages.
+    page_turn: Turn,
+}
+
+/// The last segment that was tried.
+#[derive(Debug, Default)]
+struct Turn(Mutex<Option<SegmentId>>);
+
+impl Turn {
+    /// Returns the segments that have their turn: those behind the last that had, so that some that
+    /// cannot be emptied keep no others from it.
+    fn choose(&self, left: &[SegmentId]) -> Vec<SegmentId> {
+        let mut last = self.0.lock();
+        let behind = |id: &SegmentId| {
+            let is_behind = last
+                .is_some_and(|last: SegmentId| (id.group, id.segment) > (last.group, last.segment));
+            is_behind && !planted::is(Planted::SameSegmentsTried)
+        };
+        let first = left.iter().position(behind).unwrap_or(0);
+        let turn = left.iter().cycle().skip(first).take(left.len().min(SEGMENTS_PER_STEP));
+        let chosen: Vec<SegmentId> = turn.copied().collect();
+        *last = chosen.last().copied().or(*last);
+        chosen
+    }
 }
 
 impl Evacuation {
@@ -101,7 +125,8 @@ impl Evacuation {
             total_bytes: AtomicU64::new(0),
             least_bytes: AtomicU64::new(u64::MAX),
             idle_steps: AtomicU64::new(0),
-            last: Mutex::default(),
+            data_turn: Turn::default(),
+            page_turn: Turn::default(),
         }
     }
 
@@ -138,22 +163,6 @@ impl Evacuation {
             // What becomes of the disk group its job knows.
             Leaving::LastGroups(_) => Ok(Step::Done),
         }
-    }
-
-    /// Returns the segments that have their turn: those behind the last that had, so that some that
-    /// cannot be emptied keep no others from it.
-    fn choose(&self, left: Vec<SegmentId>) -> Vec<SegmentId> {
-        let mut last = self.last.lock();
-        let behind = |id: &SegmentId| {
-            let is_behind = last
-                .is_some_and(|last: SegmentId| (id.group, id.segment) > (last.group, last.segment));
-            is_behind && !planted::is(Planted::SameSegmentsTried)
-        };
-        let first = left.iter().position(behind).unwrap_or(0);
-        let turn = left.iter().cycle().skip(first).take(left.len().min(SEGMENTS_PER_STEP));
-        let chosen: Vec<SegmentId> = turn.copied().collect();
-        *last = chosen.last().copied().or(*last);
-        chosen
     }
 
     /// Notes what is left; returns whether that is less than ever. An error once it has not been
@@ -200,10 +209,9 @@ impl Job for Evacuation {
             core.reclaim()?;
         }
         let is_any = !left.segments.is_empty() || !left.pages.is_empty();
-        let chosen = self.choose(left.segments);
         // What is open, or freed and not released, is so no longer behind a checkpoint.
-        self.cleaner.empty(core, &chosen)?;
-        for id in left.pages.into_iter().take(SEGMENTS_PER_STEP) {
+        self.cleaner.empty(core, &self.data_turn.choose(&left.segments))?;
+        for id in self.page_turn.choose(&left.pages) {
             core.move_pages(id)?;
         }
         // Where there was no room, or somebody holds what is there, time helps: idle steps are
