@@ -319,6 +319,51 @@ fn whoever_holds_a_page_finds_it_where_it_was_moved() {
     }
 }
 
+/// Goal: what many nodes hold moves as well, though each has a page of its own that leads there.
+/// Method: a directory of several pages, and clones between which another of them changed.
+#[test]
+fn pages_of_a_family_of_many_move() {
+    const CLONES: u8 = 30;
+    let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+    create(&device, POOL_BYTES);
+    let opened = open(&device);
+    let (pool, caller) = (&opened.pool, Caller::root());
+    let new = NewInode::new(FileKind::Directory, 0o755);
+    let directory = pool.create(&caller, pool.root(), b"large", new, None).expect("room").ino;
+    // Where it begins the last groups give pages.
+    opened.shortage.bar(0..KEPT);
+    for number in 0..900 {
+        let ino = new_file(pool, directory, &format!("{number:0>40}"));
+        pool.forget(ino, 1);
+    }
+    let file = new_file(pool, pool.root(), "file");
+    write(pool, file, 0, 1 << 20, 1);
+    pool.sync().expect("nothing fails");
+    let clone = |number: u8| part(&format!("c{number}"));
+    for number in 0..CLONES {
+        pool.create_clone(&name("root"), &clone(number), [number; 16]).expect("there is room");
+        let ino = new_file(pool, directory, &format!("another {number}"));
+        pool.forget(ino, 1);
+        write(pool, file, 1 << 20, 4096, number);
+        pool.sync().expect("nothing fails");
+    }
+    let mut moved = 0;
+    for group in (KEPT..opened.groups()).rev() {
+        let of_group = opened.empty(group);
+        assert_eq!((of_group.busy, of_group.bad), (0, 0), "group {group}");
+        moved += of_group.moved;
+    }
+    assert!(moved > 30, "{moved}");
+    opened.pool.checkpoint().expect("nothing fails");
+    assert_clean(&device);
+    for number in [0, CLONES / 2, CLONES - 1] {
+        opened.pool.delete_clone(&name("root"), &clone(number)).expect("nobody holds it");
+        free_all(&opened.pool);
+    }
+    opened.pool.close().expect("nothing fails");
+    assert_clean(&device);
+}
+
 /// Goal: files that are open while their pages move are read, written and freed as others are, and
 /// a file that is written to before it is moved loses nothing. Method: writes wait in memory while
 /// each group is emptied; after each, more is written, cut, named and removed.

@@ -211,8 +211,14 @@ impl Job for Evacuation {
         let is_any = !left.segments.is_empty() || !left.pages.is_empty();
         // What is open, or freed and not released, is so no longer behind a checkpoint.
         self.cleaner.empty(core, &self.data_turn.choose(&left.segments))?;
+        let (mut busy, mut bad) = (0, 0);
         for id in self.page_turn.choose(&left.pages) {
-            core.move_pages(id)?;
+            let moved = core.move_pages(id)?;
+            (busy, bad) = (busy + moved.busy, bad + moved.bad);
+        }
+        if busy > 0 && bad == 0 {
+            // Somebody sends them, or frees a clone that has them: that takes its time.
+            self.idle_steps.store(0, Ordering::Relaxed);
         }
         // Where there was no room, or somebody holds what is there, time helps: idle steps are
         // those of ticks.

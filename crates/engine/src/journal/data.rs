@@ -4,10 +4,12 @@
 //! asks for that number to be durable first ("data is durable before the transaction that points to
 //! it commits").
 
-use runtime::planted::{self, Planted};
 use std::collections::VecDeque;
 
-use storage::device::{DeviceError, Purpose, Ticket};
+use format::ids::Place;
+use format::page::PAGE_BYTES;
+use runtime::planted::{self, Planted};
+use storage::device::{AlignedBuffer, DeviceError, Purpose, Ticket};
 use storage::volume::Volume;
 
 use crate::sync::Mutex;
@@ -137,6 +139,30 @@ impl DataWrites {
         let mut state = self.state.lock();
         state.durable = state.durable.max(sequence);
     }
+}
+
+/// Reads pages of which some are written over in part. Of one that cannot be read there are zeros,
+/// unless a member is away, which may have it: the log says which, for whoever looks for what was
+/// beside.
+pub(super) fn read_around(
+    volume: &Volume,
+    start: Place,
+    length: usize,
+) -> Result<AlignedBuffer, DeviceError> {
+    let whole = volume.read(Purpose::Data, start, length);
+    if whole.is_ok() || volume.members().is_some_and(|members| members.is_degraded()) {
+        return whole;
+    }
+    let mut pages = AlignedBuffer::zeroed(length);
+    let step = volume.geometry().page_fragments();
+    for (number, page) in (0..).zip(pages.chunks_mut(PAGE_BYTES)) {
+        let place = start.advance(number * step);
+        match volume.read(Purpose::Data, place, page.len()) {
+            Ok(found) => page.copy_from_slice(&found),
+            Err(error) => tracing::warn!(%error, %place, "the log writes over a bad sector"),
+        }
+    }
+    Ok(pages)
 }
 
 #[cfg(test)]

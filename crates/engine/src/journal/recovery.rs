@@ -753,27 +753,10 @@ fn write_log_data(volume: &Volume, place: Place, bytes: &[u8]) -> Result<Ticket,
         let pieces = vec![SharedBytes::from(AlignedBuffer::copy_of(bytes))];
         return Ok(volume.submit_write(Purpose::Data, start, pieces));
     }
-    let mut pages = read_around(volume, start, length);
+    let mut pages = super::data::read_around(volume, start, length)?;
     pages[lead..lead + bytes.len()].copy_from_slice(bytes);
     let done = volume.submit_write(Purpose::Data, start, vec![SharedBytes::from(pages)]).wait()?;
     Ok(Ticket::ready(Ok(done)))
-}
-
-/// Reads pages of which some are written over in part. Of one that cannot be read there are zeros:
-/// what else is in it nobody has any more, and the write mends it.
-fn read_around(volume: &Volume, start: Place, length: usize) -> AlignedBuffer {
-    if let Ok(pages) = volume.read(Purpose::Data, start, length) {
-        return pages;
-    }
-    let mut pages = AlignedBuffer::zeroed(length);
-    let step = volume.geometry().page_fragments();
-    for (number, page) in (0..).zip(pages.chunks_mut(format::page::PAGE_BYTES)) {
-        match volume.read(Purpose::Data, start.advance(number * step), page.len()) {
-            Ok(found) => page.copy_from_slice(&found),
-            Err(error) => tracing::warn!(%error, "what the log has is written over a bad sector"),
-        }
-    }
-    pages
 }
 
 fn redo_page(page: &mut PageBytes, update: &format::journal::PageUpdate<'_>) {

@@ -44,6 +44,7 @@ use runtime::planted::{self, Planted};
 use runtime::sync::RwLockWriteGuard;
 
 use super::api::Ino;
+use super::pages::windows_of;
 use super::relocate::Content;
 use super::{Core, Files, Fileset, Vnode, VnodeState};
 use crate::alloc::{Extent, Extents};
@@ -212,7 +213,8 @@ pub(super) fn ino_of(slot: u32, number: AnodeNo) -> Ino {
 struct Plan {
     /// Where the blocks were: each is moved once, whatever summaries say.
     from: BTreeSet<Place>,
-    pages: BTreeSet<Place>,
+    /// Pages with pointers to them, and how many of each change.
+    pages: BTreeMap<Place, usize>,
     pointers: usize,
     taken: Extents,
     freed: Extents,
@@ -225,11 +227,17 @@ struct Plan {
 impl Plan {
     /// Whether the transaction can change what leads to one more block, of `members` at most.
     fn has_room(&self, holders: &[Holder], members: usize) -> bool {
-        let pages: BTreeSet<Place> = holders.iter().flat_map(Holder::pages).collect();
-        let pages = self.pages.union(&pages).count();
+        // Nodes that share a page share what is in it.
+        let own: BTreeSet<(Place, usize)> = holders.iter().flat_map(Holder::changes).collect();
+        let mut pages = self.pages.clone();
+        for (page, _) in own {
+            *pages.entry(page).or_default() += 1;
+        }
+        let windows = windows_of(&pages);
         let pointers: usize = holders.iter().map(|holder| holder.pointers.len()).sum();
         self.kept.is_empty()
-            || (pages <= members + PAGES_PER_MOVE && self.pointers + pointers <= POINTERS_PER_MOVE)
+            || (windows <= members + PAGES_PER_MOVE
+                && self.pointers + pointers <= POINTERS_PER_MOVE)
     }
 
     /// Lets all pointers of `holders` lead to the copy.
@@ -243,7 +251,6 @@ impl Plan {
         let mut done = BTreeSet::new();
         let mut is_held = vec![false; crate::convert::index(moving.entry.fragments)];
         for holder in holders {
-            self.pages.extend(holder.pages());
             for located in &holder.pointers {
                 let before = located.pointer.place.bits() - from.bits();
                 let before = u32::try_from(before).map_err(|_| FsError::Invalid)?;
@@ -256,6 +263,7 @@ impl Plan {
                     PointerAt::Map(page, slot) => {
                         if done.insert((page.place(), slot)) {
                             page.set_place(change, slot, place)?;
+                            *self.pages.entry(page.place()).or_default() += 1;
                             self.pointers += 1;
                         }
                     }
@@ -264,6 +272,7 @@ impl Plan {
                         self.told.push((ino_of(holder.slot, number), slot, place));
                         if done.insert((holder.anode_at.place, slot)) {
                             holder.anode_at.set_place(change, slot, place)?;
+                            *self.pages.entry(holder.anode_at.place).or_default() += 1;
                             self.pointers += 1;
                         }
                     }
@@ -292,11 +301,11 @@ impl Plan {
 }
 
 impl Holder {
-    /// Returns the pages that have its pointers.
-    fn pages(&self) -> impl Iterator<Item = Place> {
+    /// Returns its pointers: the page of each, and the slot there.
+    fn changes(&self) -> impl Iterator<Item = (Place, usize)> {
         self.pointers.iter().map(|located| match located.at {
-            PointerAt::Map(page, _) => page.place(),
-            PointerAt::Anode(_) => self.anode_at.place,
+            PointerAt::Map(page, slot) => (page.place(), slot),
+            PointerAt::Anode(slot) => (self.anode_at.place, slot),
         })
     }
 }

@@ -75,13 +75,13 @@ use crate::fileset::family::{Family, Member};
 use crate::fileset::moved::{AnodeAt, MovedPages};
 use crate::fileset::table::{Index, TableGuard};
 use crate::gate::Closed;
-use crate::journal::Reservation;
+use crate::journal::{PAGE_WINDOWS_MAX, Reservation};
 use crate::store::Change;
 
 /// Pages that one transaction moves: each is logged whole.
 const PAGES_PER_MOVE: usize = 8;
 /// Pages that lead to them and may be changed, beside one of each node.
-const PARENTS_PER_MOVE: usize = 24;
+const PARENTS_PER_MOVE: usize = 16;
 /// Pointers and hints that one transaction may change: each is some 64 bytes of log.
 const POINTERS_PER_MOVE: usize = 600;
 /// Times that a closed gate, or one who opens a fileset, is waited for.
@@ -307,18 +307,22 @@ impl Still<'_> {
 #[derive(Default)]
 struct Plan {
     moved: MovedPages,
-    pages: BTreeSet<Place>,
+    /// Pages that lead to them, with how many pointers and hints of each change.
+    above: BTreeMap<Place, usize>,
     pointers: usize,
     fates: Vec<Fate>,
 }
 
 impl Plan {
-    /// Whether the transaction can change what leads to one more page, of `members` at most.
+    /// Whether the transaction can change what leads to one more page, of `members` at most. The
+    /// first always has room: [`Core::move_some`] has reserved a pointer and a hint of each.
     fn has_room(&self, keys: &BTreeSet<(Place, u32, usize)>, members: usize) -> bool {
-        let pages: BTreeSet<Place> = keys.iter().map(|(place, ..)| *place).collect();
-        let pages = self.pages.union(&pages).count();
-        self.pages.is_empty()
-            || (pages <= members + PARENTS_PER_MOVE
+        let mut above = self.above.clone();
+        for (place, ..) in keys {
+            *above.entry(*place).or_default() += 1;
+        }
+        self.above.is_empty()
+            || (windows_of(&above) <= members + PARENTS_PER_MOVE
                 && self.pointers + keys.len() <= POINTERS_PER_MOVE)
     }
 
@@ -349,11 +353,19 @@ impl Plan {
                 hint.set_sibling(change, to)?;
             }
         }
-        self.pages.extend(keys.iter().map(|(place, ..)| *place));
+        for (place, ..) in &keys {
+            *self.above.entry(*place).or_default() += 1;
+        }
         self.pointers += keys.len();
         self.moved.note(page.place, to);
         Ok(true)
     }
+}
+
+/// Returns how many windows of a transaction as many changes of pages take at most: so many as lie
+/// apart, and then the page as a whole.
+pub(super) fn windows_of(changes: &BTreeMap<Place, usize>) -> usize {
+    changes.values().map(|count| (*count).min(PAGE_WINDOWS_MAX)).sum()
 }
 
 impl Core {
@@ -464,6 +476,11 @@ impl Core {
     /// became of each; `None`: the family is in use.
     fn move_some(&self, family: FilesetId, batch: &[Page]) -> FsResult<Option<Vec<Fate>>> {
         for _ in 0..TRIES {
+            // First: who is made from now on is not opened, and has no place in memory.
+            let Some(opening) = self.filesets.keep_unopened() else {
+                self.filesets.wait_until_unopened();
+                continue;
+            };
             let wanted = {
                 let index = self.filesets.table.lock(&self.store)?;
                 if is_read_or_freed(&index, family) {
@@ -471,16 +488,18 @@ impl Core {
                 }
                 Family::of(&index, family)
             };
-            if wanted.len() > self.store.journal.moved_members_max() {
+            // A pointer and a hint of each.
+            let changes = 2 * wanted.len();
+            if changes > self.store.journal.moved_members_max() {
+                tracing::warn!(
+                    members = wanted.len(),
+                    "metadata pages are not moved while so many clones have them: delete some"
+                );
                 return Ok(None);
             }
-            let Some(opening) = self.filesets.keep_unopened() else {
-                self.filesets.wait_until_unopened();
-                continue;
-            };
             let mut opened = self.opened_in(&wanted)?;
             opened.retain(|fileset| fileset.check_current().is_ok());
-            let change = self.store.begin_pool(Reservation::for_move(wanted.len()))?;
+            let change = self.store.begin_pool(Reservation::for_move(changes))?;
             let closed: Vec<Closed<'_>> =
                 opened.iter().map_while(|fileset| fileset.gate.try_close()).collect();
             if closed.len() < opened.len() {
@@ -489,7 +508,7 @@ impl Core {
                 opened.iter().for_each(|fileset| fileset.gate.wait_until_open());
                 continue;
             }
-            return self.move_still(family, batch, &opened, change);
+            return self.move_still((family, wanted.len()), batch, &opened, change);
         }
         Ok(None)
     }
@@ -498,7 +517,7 @@ impl Core {
     /// `opened`, and others from being opened.
     fn move_still(
         &self,
-        family: FilesetId,
+        (family, members): (FilesetId, usize),
         batch: &[Page],
         opened: &[&Fileset],
         mut change: Change<'_>,
@@ -512,6 +531,10 @@ impl Core {
         }
         let guards: Vec<_> = opened.iter().map(|fileset| fileset.anodes.lock()).collect();
         let family = Family::of(&index, family);
+        if family.len() > members {
+            // A clone was taken meanwhile, for which nothing is reserved.
+            return Ok(None);
+        }
         let slots: BTreeSet<u32> = opened.iter().map(|fileset| fileset.anodes.slot).collect();
         let mut still = Still { core: self, index, family, states };
         // CRASH: FT5.
@@ -565,6 +588,12 @@ impl Core {
         for page in pages {
             let fate = match self.move_table_page(page) {
                 Err(FsError::NoSpace) => Fate::Busy,
+                Err(error @ (FsError::Corrupt { .. } | FsError::Io { .. })) => {
+                    self.store.journal.check_alive()?;
+                    tracing::warn!(%error, place = %page.place, "a metadata page is not moved");
+                    result.bad += 1;
+                    continue;
+                }
                 fate => fate?,
             };
             match fate {

@@ -278,11 +278,23 @@ impl Core {
             }
             self.check_family_room(&index, base.fileset.family, 0)?;
         }
+        // Pages may have moved since they were found to be the same.
+        let begins_from = match &base {
+            Some(base) => {
+                let now = index.read_entry(&self.store, base.fileset.slot)?;
+                let clone = index.read_entry(&self.store, base.clone.slot)?;
+                if now.table_anode() != clone.table_anode() {
+                    return Err(FsError::TryLater);
+                }
+                Some(now)
+            }
+            None => None,
+        };
         let (above, name) = place_of_name(&index, path)?;
         let taken = index.take_slot(&self.store, &mut change)?;
         let id = FilesetId(change.epoch().0);
-        let mut entry = match &base {
-            Some(base) => Entry { id, slot: taken.slot, ..base.fileset.clone() },
+        let mut entry = match begins_from {
+            Some(fileset) => Entry { id, slot: taken.slot, ..fileset },
             None => Entry::new(id, taken.slot, name.clone(), begin.block_shift),
         };
         (entry.above, entry.name) = (above, name);
