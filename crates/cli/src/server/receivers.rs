@@ -10,8 +10,9 @@
 //!
 //! Not here: what is told, and when (`notices.rs`).
 
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+mod web;
+
+use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,10 +31,6 @@ pub(crate) const QUEUE_MAX: usize = 64;
 pub(crate) const RECEIVER_TIME: Duration = Duration::from_secs(30);
 /// How often it is looked whether a program has ended.
 const POLL_TIME: Duration = Duration::from_millis(50);
-/// How long a connection may take to be made.
-const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// Most of an answer that is read: its first line counts.
-const ANSWER_BYTES_MAX: usize = 512;
 /// Who sends mail, where nothing else is said.
 pub(crate) const SENDMAIL: &str = "/usr/sbin/sendmail";
 
@@ -56,6 +53,8 @@ pub(crate) enum Way {
 /// An address of HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
+    /// Whether by TLS.
+    is_tls: bool,
     /// Name or number, and port.
     host: String,
     port: u16,
@@ -130,13 +129,12 @@ impl Address {
     /// Returns the address that `text` says, or why it is none.
     pub(crate) fn parse(text: &str) -> Result<Address, String> {
         let wrong =
-            |cause: &str| Err(format!("{text}: {cause}: write it as http://HOST:PORT/PATH"));
-        if text.starts_with("https://") {
-            return Err(format!(
-                "{text}: https is not there yet: give a command, as curl(1), that sends it"
-            ));
-        }
-        let Some(rest) = text.strip_prefix("http://") else { return wrong("no address of HTTP") };
+            |cause: &str| Err(format!("{text}: {cause}: write it as https://HOST:PORT/PATH"));
+        let (is_tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
+            (Some(rest), _) => (true, rest),
+            (None, Some(rest)) => (false, rest),
+            (None, None) => return wrong("no address of HTTP"),
+        };
         if rest.chars().any(|c| c.is_whitespace() || c.is_control() || !c.is_ascii()) {
             return wrong("it has a character that no address has");
         }
@@ -152,13 +150,24 @@ impl Address {
                 Ok(port) => (name, port),
                 Err(_) => return wrong("it has no such port"),
             },
-            _ => (host, 80),
+            _ => (host, if is_tls { 443 } else { 80 }),
         };
         let name = name.trim_start_matches('[').trim_end_matches(']');
         if name.is_empty() {
             return wrong("it names no host");
         }
-        Ok(Address { host: name.to_owned(), port, path: path.to_owned() })
+        Ok(Address { is_tls, host: name.to_owned(), port, path: path.to_owned() })
+    }
+
+    /// Returns host and port, as a request names them.
+    fn host_field(&self) -> String {
+        let Address { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+
+    fn url(&self) -> String {
+        let scheme = if self.is_tls { "https" } else { "http" };
+        format!("{scheme}://{}{}", self.host_field(), self.path)
     }
 }
 
@@ -167,9 +176,7 @@ impl Receiver {
     pub(crate) fn words(&self) -> String {
         match &self.way {
             Way::Command(words) => format!("command {}", words.join(" ")),
-            Way::Webhook(Address { host, port, path }) => {
-                format!("webhook http://{host}:{port}{path}")
-            }
+            Way::Webhook(address) => format!("webhook {}", address.url()),
             Way::Mail { to, .. } => format!("mail to {}", to.join(", ")),
         }
     }
@@ -290,7 +297,10 @@ fn serve(way: &Way, queue: &Queue<Told>, should_stop: &AtomicBool, counts: &Coun
         }
         let done = match way {
             Way::Command(words) => run_command(words, &told, should_stop),
-            Way::Webhook(address) => post(address, &told),
+            Way::Webhook(address) => {
+                let (body, trusted) = (told.json().to_string(), web::trusted());
+                web::post(address, &body, trusted.as_deref(), RECEIVER_TIME)
+            }
             Way::Mail { to, sendmail } => mail(to, sendmail, &told, should_stop),
         };
         let count = if done.is_ok() { &counts.told } else { &counts.failed };
@@ -392,53 +402,6 @@ fn mail(
     let written = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(text.as_bytes()));
     end_of(child, should_stop, RECEIVER_TIME)?;
     written.map_err(|error| format!("{sendmail}: {error}"))
-}
-
-fn post(address: &Address, told: &Told) -> Result<(), String> {
-    let Address { host, port, path } = address;
-    let shown = |error: std::io::Error| format!("http://{host}:{port}{path}: {error}");
-    let begun = Instant::now();
-    let mut last = Err(format!("{host}: no such host"));
-    for found in (host.as_str(), *port).to_socket_addrs().map_err(shown)? {
-        // A name may have an address that nobody listens at, beside one where somebody does.
-        let left = CONNECT_TIME.saturating_sub(begun.elapsed()).max(Duration::from_millis(1));
-        last = TcpStream::connect_timeout(&found, left).map_err(shown);
-        if last.is_ok() {
-            break;
-        }
-    }
-    let mut stream = last?;
-    let left = || RECEIVER_TIME.saturating_sub(begun.elapsed()).max(Duration::from_millis(1));
-    let body = told.json().to_string();
-    let host_field = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-    let request = format!(
-        "POST {path} HTTP/1.1\r\nHost: {host_field}:{port}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\nUser-Agent: holdfast\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    );
-    stream.set_write_timeout(Some(left())).map_err(shown)?;
-    stream.write_all(request.as_bytes()).map_err(shown)?;
-    let mut answer = Vec::new();
-    while !answer.contains(&b'\n') && answer.len() < ANSWER_BYTES_MAX {
-        // One that sends a byte now and then has no more time for it.
-        if begun.elapsed() >= RECEIVER_TIME {
-            return Err(shown(std::io::ErrorKind::TimedOut.into()));
-        }
-        stream.set_read_timeout(Some(left())).map_err(shown)?;
-        let mut some = [0; ANSWER_BYTES_MAX];
-        match stream.read(&mut some).map_err(shown)? {
-            0 => break,
-            count => answer.extend_from_slice(&some[..count]),
-        }
-    }
-    let line = String::from_utf8_lossy(&answer);
-    let line = line.lines().next().unwrap_or_default();
-    let code = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
-    match code {
-        Some(code) if code.len() == 3 && code.starts_with('2') => Ok(()),
-        Some(code) => Err(format!("http://{host}:{port}{path}: answered {}", one_line(code))),
-        None => Err(format!("http://{host}:{port}{path}: its answer is no HTTP")),
-    }
 }
 
 #[cfg(test)]

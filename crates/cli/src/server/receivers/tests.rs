@@ -1,6 +1,6 @@
 //! Receivers that do what they should, fail, hang, and talk nonsense.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
 
 use super::*;
@@ -129,7 +129,7 @@ fn a_receiver_that_hangs_harms_nobody() {
 #[test]
 fn what_fails_is_counted_and_events_are_chosen() {
     let (refuses, one) = server(b"HTTP/1.1 503 Busy\r\n\r\n");
-    let (nonsense, two) = server(&[b'x'; 2 * ANSWER_BYTES_MAX]);
+    let (nonsense, two) = server(&[b'x'; 2 * web::ANSWER_BYTES_MAX]);
     let gone = {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         listener.local_addr().expect("it listens").port()
@@ -166,8 +166,8 @@ fn what_fails_is_counted_and_events_are_chosen() {
 fn addresses_that_are_none_are_refused() {
     for (text, why) in [
         ("ftp://a/", "no address"),
-        ("https://a/", "https is not there yet"),
         ("http:///x", "names no host"),
+        ("https:///x", "names no host"),
         ("http://a:99999/", "no such port"),
         ("http://me:secret@a/", "not sent"),
         ("http://a/x y", "a character"),
@@ -181,6 +181,10 @@ fn addresses_that_are_none_are_refused() {
         (address.host.as_str(), address.port, address.path.as_str()),
         ("a.example", 80, "/")
     );
+    for text in ["https://a.example:443/x", "http://[::1]:80/", "https://[::1]:444/x?y"] {
+        assert_eq!(Address::parse(text).expect("it is one").url(), text);
+    }
+    assert_eq!(Address::parse("https://a/").expect("it is one").port, 443);
 }
 
 /// Goal: a configuration that is read again loses no notice: what waits for a receiver is told, and
@@ -195,4 +199,74 @@ fn what_waits_is_told_when_others_take_the_place() {
     before.retire();
     until("all are told", || counted(&counts) == [3, 0, 0]);
     drop(after);
+}
+
+/// Returns the path of a file of tests, below the server's.
+fn testing(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/server").join(name)
+}
+
+/// A server at `host` that answers one request by TLS, if anybody comes to that; returns its
+/// address and what it was sent.
+fn by_tls(host: &str) -> (Address, std::thread::JoinHandle<Option<String>>) {
+    use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+    use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+    let certificate = CertificateDer::from_pem_file(testing("http/testing/cert.pem"));
+    let key = PrivateKeyDer::from_pem_file(testing("http/testing/key.pem")).expect("it is one");
+    let config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.expect("it is one")], key)
+        .expect("they fit");
+    let listener = TcpListener::bind((host, 0)).expect("a port is free");
+    let port = listener.local_addr().expect("it listens").port();
+    let serving = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().expect("somebody comes");
+        let server = ServerConnection::new(std::sync::Arc::new(config)).expect("it is whole");
+        let mut stream = StreamOwned::new(server, stream);
+        let mut came = Vec::new();
+        while !came.ends_with(b"}") {
+            let mut some = [0; 1024];
+            let count = stream.read(&mut some).ok().filter(|count| *count > 0)?;
+            came.extend_from_slice(&some[..count]);
+        }
+        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").expect("somebody reads");
+        Some(String::from_utf8(came).expect("it is text"))
+    });
+    let address = Address::parse(&format!("https://{host}:{port}/hook"));
+    (address.expect("it is one"), serving)
+}
+
+/// Goal: by TLS a notice goes to whom this machine trusts, and to nobody else. Method: a server
+/// whose certificate is trusted, is not, or is for another name; one that has none, and one that
+/// says nothing.
+#[test]
+fn a_webhook_by_tls_is_told_if_its_certificate_is_trusted() {
+    const TIME: Duration = Duration::from_secs(10);
+    let body = "{\"event\":\"test\"}";
+    let (own, other) = (testing("http/testing/cert.pem"), testing("receivers/testing/other.pem"));
+    let (address, serving) = by_tls("127.0.0.1");
+    assert_eq!(web::post(&address, body, Some(&own), TIME), Ok(()));
+    let came = serving.join().expect("it ends").expect("it was told");
+    assert!(came.starts_with("POST /hook HTTP/1.1\r\n") && came.ends_with(body), "{came}");
+    for (host, trusted, why) in [
+        ("127.0.0.1", Some(&other), "UnknownIssuer"),
+        ("127.0.0.2", Some(&own), "not valid for name"),
+    ] {
+        let (address, serving) = by_tls(host);
+        let refused = web::post(&address, body, trusted.map(|it| &**it), TIME);
+        let refused = refused.expect_err("it is not trusted");
+        assert!(refused.contains(why) && refused.contains(&address.url()), "{refused}");
+        assert_eq!(serving.join().expect("it ends"), None, "told to a stranger");
+    }
+    let plain = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = plain.local_addr().expect("it listens").port();
+    let address = Address::parse(&format!("https://127.0.0.1:{port}/")).expect("it is one");
+    let refused = web::post(&address, body, None, TIME).expect_err("nobody is trusted");
+    assert!(refused.contains("SSL_CERT_FILE"), "{refused}");
+    let begun = Instant::now();
+    let late = web::post(&address, body, Some(&own), Duration::from_millis(200));
+    assert!(late.expect_err("it says nothing").contains("timed out"));
+    assert!(begun.elapsed() < TIME, "{:?}", begun.elapsed());
 }
