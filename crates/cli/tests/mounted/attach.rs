@@ -161,18 +161,12 @@ fn a_mounted_raid5_loses_a_device() {
     let (is_removed, refusal) = told(&mounted, &remove);
     assert!(!is_removed && refusal.contains("does not fit"), "{refusal}");
     assert_eq!(room(&mounted), before);
-    mounted.holdfast(&["clone", "delete", &format!("{directory}:root@old")]);
-    mounted.holdfast(&["clone", "delete", &format!("{directory}:root@new")]);
-    mounted.holdfast(&["clone", "create", &format!("{directory}:root@now")]);
-    let mut removed = told(&mounted, &remove);
-    // What a deleted clone had is freed by a job.
-    for _ in 0..100 {
-        if removed.0 {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        removed = told(&mounted, &remove);
+    for clone in ["old", "new"] {
+        let clone = format!("{directory}:root@{clone}");
+        mounted.holdfast(&["clone", "delete", &clone, "--wait"]);
     }
+    mounted.holdfast(&["clone", "create", &format!("{directory}:root@now")]);
+    let removed = told(&mounted, &remove);
     assert!(removed.0 && removed.1.contains("of no pool any more"), "{}", removed.1);
     let after = room(&mounted);
     assert!(after.as_u64() < before.as_u64().map(|before| before * 3 / 4), "{before} {after}");
