@@ -181,40 +181,6 @@ fn what_is_old_enough_is_committed_by_itself() {
     assert!(ends_with_a_durable_log(&requests), "{requests:?}");
 }
 
-/// So is what was closed because it had become large, with nobody behind it.
-#[test]
-fn what_was_closed_for_its_size_is_committed_by_itself() {
-    let ground = Ground::new();
-    ground.clock.advance_ns(60_000_000_000);
-    ground.pool.sync().expect("memory does not fail");
-    let before = ground.pool.status().journal.commits;
-    let is_closed = || {
-        let journal = ground.pool.status().journal;
-        journal.commits > before && journal.open_classes == 0
-    };
-    for number in 0..400 {
-        if is_closed() {
-            break;
-        }
-        let name = format!("d{number}");
-        let directory = ground.make(ground.pool.root(), &name, FileKind::Directory);
-        // Too many names for its anode.
-        for name in 0..16 {
-            ground.make(
-                directory,
-                &format!("a name that is rather long {name}"),
-                FileKind::Regular,
-            );
-        }
-    }
-    assert!(is_closed(), "{:?}", ground.pool.status().journal);
-    ground.device.taken();
-    ground.clock.advance_ns(6_000_000_000);
-    ground.pool.tick().expect("memory does not fail");
-    let requests = ground.device.taken();
-    assert!(ends_with_a_durable_log(&requests), "{requests:?}");
-}
-
 /// What is written over is durable after the interval, and not after two of them.
 #[test]
 fn what_is_written_over_is_committed_at_the_age_of_the_write() {

@@ -170,7 +170,6 @@ pub(crate) const FOUND: &[Row] = &[
     ("AclNotInherited", "posix", "acl::on_pool::a_default_list_is_handed_down"),
     ("DirectorySyncSkipped", "orders", "a_sync_of_a_directory_writes_the_log"),
     ("AgedNotCommitted", "orders", "what_is_old_enough_is_committed_by_itself"),
-    ("LargeClassNotWritten", "orders", "what_was_closed_for_its_size_is_committed_by_itself"),
     ("AgedTwice", "orders", "what_is_written_over_is_committed_at_the_age_of_the_write"),
     ("CleanerIgnoresHoles", "full", "promise::what_df_promises_can_be_written"),
     ("InFlightNotSeen", "posix", "symlink::on_pool::targets_of_every_length_are_kept"),
@@ -240,8 +239,8 @@ pub(crate) const FOUND: &[Row] = &[
     ("LimitsBeforeAllCounted", "filesets", "owners::limits_hold_only_when_all_is_counted"),
     (
         "GraceOutlivesUse",
-        "filesets",
-        "families::filesets_and_clones_are_what_whole_trees_say_wherever_the_power_is_cut",
+        "engine",
+        "usage::account::tests::a_grace_ends_with_what_waited_and_is_given_back",
     ),
     (
         "WhiteoutNotAdmitted",
@@ -442,7 +441,6 @@ pub(crate) const FOUND: &[Row] = &[
     ("ReshapeUnflushed", "members", "reshape::a_cut_at_any_moment_of_a_move_loses_nothing"),
     ("ReshapeKeptForgotten", "members", "reshape::a_cut_at_any_moment_of_a_move_loses_nothing"),
     ("ReshapeNotHeld", "members", "reshape::a_segment_that_is_written_to_is_not_moved"),
-    ("NarrowedBlankedFirst", "members", "narrow::a_cut_at_any_moment_loses_nothing"),
     ("AttachedReadAtOnce", "members", "attach::a_mirror_gets_a_member_while_it_is_in_use"),
     ("AttachedForgotten", "members", "attach::a_mirror_gets_a_member_while_it_is_in_use"),
     (

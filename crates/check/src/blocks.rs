@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use format::defect::{DefectCode, Subject};
 use format::ids::{Epoch, Place};
-use format::page::PageBytes;
+use format::page::{PAGE_BYTES, PageBytes};
 use format::pointer::BlockPointer;
 use format::summary::{Summary, SummaryKind};
 use storage::device::{DeviceError, Purpose};
@@ -151,7 +151,8 @@ impl Check<'_> {
             }
         };
         let is_it = |bytes: &[u8]| pointer.verifies(bytes);
-        let has_copy = || self.reader.other_copy(pointer.place, bytes.len(), &is_it).is_some();
+        let at = (pointer.place, bytes.len());
+        let has_copy = || self.reader.other_copy(Purpose::CheckData, at, &is_it).is_some();
         if is_it(bytes) || has_copy() {
             self.report.totals.data_bytes += to_u64(bytes.len());
             return;
@@ -209,6 +210,13 @@ impl Check<'_> {
         }
     }
 
+    /// Returns the summary at `place`, which lies among data.
+    fn read_summary(&self, place: Place) -> Option<Summary> {
+        let offset = self.reader.geometry.device_offset(place, 1)?;
+        let bytes = self.reader.read_data(offset, PAGE_BYTES).ok()?;
+        self.summary(bytes.first_chunk()?, place)
+    }
+
     /// Returns the blocks from `from` on that the summaries of a segment list, by where each
     /// begins: how long it is, and its birth. The summaries are followed from the last one to the
     /// first; those that `found` has not are read.
@@ -225,7 +233,7 @@ impl Check<'_> {
         // A summary lists what lies before it.
         while let Some(offset) = next.filter(|offset| *offset > from) {
             let place = start.advance(offset);
-            let read = || self.summary(&*self.reader.read_raw_page(place).ok()?, place);
+            let read = || self.read_summary(place);
             let Some(summary) = found.get(&offset).cloned().or_else(read) else { break };
             if summary.incarnation != stated.incarnation {
                 break;

@@ -279,16 +279,16 @@ impl Reader {
         let is_it = |bytes: &[u8]| {
             bytes.first_chunk().is_some_and(|page| self.verify(wanted, page).is_ok())
         };
-        let copy = self.other_copy(wanted.place, PAGE_BYTES, &is_it);
+        let copy = self.other_copy(Purpose::Check, (wanted.place, PAGE_BYTES), &is_it);
         copy.map(|copy| boxed(&copy)).ok_or(error)
     }
 
-    /// Returns the bytes at `place` as a copy has them that verifies; `None`: there is none, or
-    /// only one device, or a replay has written there.
+    /// Returns the bytes at `place` as a copy has them that verifies, of pages or of data as
+    /// `purpose` says; `None`: there is none, or only one device, or a replay has written there.
     pub(crate) fn other_copy(
         &self,
-        place: Place,
-        length: usize,
+        purpose: Purpose,
+        (place, length): (Place, usize),
         is_it: &dyn Fn(&[u8]) -> bool,
     ) -> Option<AlignedBuffer> {
         self.volume.members()?;
@@ -297,8 +297,7 @@ impl Reader {
         if self.overlay.holds(offset, to_u64(length)) {
             return None;
         }
-        let copies =
-            (0..).map_while(|copy| self.volume.read_copy(copy, Purpose::Check, place, length));
+        let copies = (0..).map_while(|copy| self.volume.read_copy(copy, purpose, place, length));
         let found = copies.filter_map(Result::ok).find(|bytes| is_it(bytes))?;
         self.from_copies.fetch_add(1, Ordering::Relaxed);
         Some(found)

@@ -356,6 +356,14 @@ impl Change<'_> {
         Ok(bytes.first_chunk_mut().expect("it is a page"))
     }
 
+    /// What is changed of the page at `place` from now on is changed in one piece, if some of it is
+    /// changed already: what lies apart in a page counts by itself otherwise.
+    pub(crate) fn take_whole(&mut self, place: Place) {
+        if let Some(tx) = self.tx.as_mut() {
+            let _ = tx.own_range(place, &(0..PAGE_BYTES));
+        }
+    }
+
     /// Returns `range` of the page at `place`, whole words, to change: cheaper than the whole page,
     /// which is copied, and compared at the end.
     pub(crate) fn edit_range(

@@ -87,7 +87,6 @@ bugs! {
     AclNotInherited: "A directory does not hand its default access list down.",
     DirectorySyncSkipped: "An fsync of a directory does not commit what was made in it.",
     AgedNotCommitted: "What was not synced is never committed by itself.",
-    LargeClassNotWritten: "A class that was closed, for it was large, waits for somebody to sync.",
     AgedTwice: "What is put into the journal for its age gets old there once more.",
     CleanerIgnoresHoles:
         "The cleaner leaves a segment that gives back little, whatever was promised.",
@@ -201,8 +200,6 @@ bugs! {
     ReshapeKeptForgotten:
         "An open says that a segment which is kept elsewhere is moved, and does not move it (RP3).",
     ReshapeNotHeld: "Writers go on while a segment is moved (RP2).",
-    NarrowedBlankedFirst:
-        "The label of a member that a raid5 loses goes before the others do without it (AD3).",
     AttachedReadAtOnce: "A member that is attached is read before it has all (AD1).",
     AttachedForgotten:
         "A label that is written for another reason has the disk groups' members of before.",

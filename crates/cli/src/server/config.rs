@@ -457,7 +457,7 @@ options = "ro,noexec"
                 "mail = [\"a@b\"]\nwebhook = ",
                 "26:1: one of command, webhook and mail",
             ),
-            ("http://[::1]:9/hook", "https://a/", "26:1: https://a/: https is not there yet"),
+            ("http://[::1]:9/hook", "ftp://a/", "26:1: ftp://a/: no address of HTTP"),
             ("http://[::1]:9/hook", "http://a:b/", "26:1: http://a:b/: it has no such port"),
             ("\"ops@example.org\"", "", "28:1: a mail has somebody to go to"),
             ("\"member\"", "\"weather\"", "23:1: weather: no such event: there are trouble"),

@@ -386,11 +386,8 @@ impl Allocator {
         let unused: u64 = own.map(|share| u64::from(share.unused)).sum();
         let stays = |share: &&Share| share.disk_group != disk_group && !share.is_leaving;
         let others = state.shares.iter().filter(stays).count();
-        let given_up = self.fronts_in(staying.end..numbers.end)?;
-        let unused = unused * u64::from(front_of(geometry));
-        let missing = self.missing(state, staying, (unused, others))?;
-        // Its fronts count as room and as used, and go with it.
-        Ok(missing.saturating_sub(given_up))
+        // The fronts of that count as room and as used.
+        self.missing(state, staying, (unused * u64::from(front_of(geometry)), others))
     }
 
     /// Returns how many fragments are missing for what is in use where allocation groups `numbers`

@@ -214,7 +214,7 @@ impl Job for Evacuation {
         let (mut busy, mut bad) = (0, 0);
         for id in self.page_turn.choose(&left.pages) {
             let moved = core.move_pages(id)?;
-            (busy, bad) = (busy + moved.busy, bad + moved.bad);
+            (busy, bad) = (busy + moved.busy, bad + moved.bad + moved.no_room);
         }
         if busy > 0 && bad == 0 {
             // Somebody sends them, or frees a clone that has them: that takes its time.

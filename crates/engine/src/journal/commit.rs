@@ -286,8 +286,7 @@ impl Journal {
     fn has_unwritten(&self, opened_before_ns: u64) -> bool {
         let state = self.state.lock();
         let (behind, since_ns) = state.committed;
-        let is_planted = planted::is(Planted::LargeClassNotWritten);
-        state.log.durable < behind && since_ns <= opened_before_ns && !is_planted
+        state.log.durable < behind && since_ns <= opened_before_ns
     }
 
     /// Closes all classes that are open: what is applied from now on becomes durable after what was

@@ -18,7 +18,7 @@ use crate::convert::{index_wide, wide};
 
 /// A chunk is cut when it grows past this, so that a long run of transactions without a commit
 /// does not become one huge write.
-const CHUNK_BYTES_SOFT: usize = 256 << 10;
+pub(super) const CHUNK_BYTES_SOFT: usize = 256 << 10;
 
 /// A chunk that is complete and waits to be written.
 #[derive(Debug)]

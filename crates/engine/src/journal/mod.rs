@@ -50,7 +50,7 @@ pub(crate) use copies::head_at_rest;
 pub(crate) use recovery::KeptLogData;
 pub use recovery::{RecoveryError, RecoveryReport};
 pub(crate) use recovery::{align_head, check_room, recover};
-pub(crate) use tx::{Own, OwnRange, PAGE_WINDOWS_MAX, Tx};
+pub(crate) use tx::{Own, OwnRange, Tx};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

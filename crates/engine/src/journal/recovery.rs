@@ -35,6 +35,7 @@ use storage::volume::Volume;
 
 use super::copies::{Log, furthest_log};
 use super::double_write::{restore_double_writes, write_group};
+use super::log::CHUNK_BYTES_SOFT;
 use super::lsn_pages::Recovered;
 use super::ring::Ring;
 use super::{JournalStart, checkpoint, ring_bytes};
@@ -448,8 +449,8 @@ impl<'a> LogReader<'a> {
 
     /// Looks behind `end`, where the log breaks off, for a whole chunk that says that it should
     /// not: that more was durable (L3), or a newer head (L4). Looks where the chunk may begin that
-    /// comes next but one: as far ahead as a chunk is long, and at the start of the ring if one may
-    /// not have had room before its end; if a head is missing, at the whole ring.
+    /// comes next: as far ahead as chunks are long that are written, and at the start of the ring
+    /// if one may not have had room before its end; if a head is missing, at the whole ring.
     fn look_behind(
         &mut self,
         heads: &Heads,
@@ -457,7 +458,7 @@ impl<'a> LogReader<'a> {
         pool_id: PoolId,
     ) -> Result<(), RecoveryError> {
         let from = end.0 % self.ring / CHUNK_ALIGN_BYTES * CHUNK_ALIGN_BYTES;
-        let longest = wide(CHUNK_BYTES_MAX);
+        let longest = 2 * wide(CHUNK_BYTES_SOFT);
         let behind = match planted::is(Planted::ChunkBehindPieceUnseen) {
             true => self.pieces.piece_end(from).min(self.ring),
             false => (from + longest + CHUNK_ALIGN_BYTES).min(self.ring),

@@ -42,7 +42,7 @@ const RUN_GAP_BYTES_OF_ZEROS: usize = 8;
 pub(crate) const TX_PAGES_MAX: usize = 512;
 
 /// Windows that a transaction has of one page before it takes all of it: many small ones cost more.
-pub(crate) const PAGE_WINDOWS_MAX: usize = 6;
+const PAGE_WINDOWS_MAX: usize = 6;
 
 /// Most bytes of working memory that outlive a transaction, for the next one.
 const SPARE_BYTES_MAX: usize = 64 << 10;

@@ -612,6 +612,7 @@ impl Pool {
             let of_segment = self.core.move_pages(SegmentId { group, segment })?;
             all.moved += of_segment.moved;
             all.busy += of_segment.busy;
+            all.no_room += of_segment.no_room;
             all.bad += of_segment.bad;
         }
         Ok(all)

@@ -44,7 +44,6 @@ use runtime::planted::{self, Planted};
 use runtime::sync::RwLockWriteGuard;
 
 use super::api::Ino;
-use super::pages::windows_of;
 use super::relocate::Content;
 use super::{Core, Files, Fileset, Vnode, VnodeState};
 use crate::alloc::{Extent, Extents};
@@ -213,8 +212,8 @@ pub(super) fn ino_of(slot: u32, number: AnodeNo) -> Ino {
 struct Plan {
     /// Where the blocks were: each is moved once, whatever summaries say.
     from: BTreeSet<Place>,
-    /// Pages with pointers to them, and how many of each change.
-    pages: BTreeMap<Place, usize>,
+    /// Pages with pointers to them: of one with several the whole is taken.
+    pages: BTreeSet<Place>,
     pointers: usize,
     taken: Extents,
     freed: Extents,
@@ -227,17 +226,11 @@ struct Plan {
 impl Plan {
     /// Whether the transaction can change what leads to one more block, of `members` at most.
     fn has_room(&self, holders: &[Holder], members: usize) -> bool {
-        // Nodes that share a page share what is in it.
-        let own: BTreeSet<(Place, usize)> = holders.iter().flat_map(Holder::changes).collect();
-        let mut pages = self.pages.clone();
-        for (page, _) in own {
-            *pages.entry(page).or_default() += 1;
-        }
-        let windows = windows_of(&pages);
+        let pages: BTreeSet<Place> = holders.iter().flat_map(Holder::pages).collect();
+        let pages = self.pages.union(&pages).count();
         let pointers: usize = holders.iter().map(|holder| holder.pointers.len()).sum();
         self.kept.is_empty()
-            || (windows <= members + PAGES_PER_MOVE
-                && self.pointers + pointers <= POINTERS_PER_MOVE)
+            || (pages <= members + PAGES_PER_MOVE && self.pointers + pointers <= POINTERS_PER_MOVE)
     }
 
     /// Lets all pointers of `holders` lead to the copy.
@@ -262,8 +255,8 @@ impl Plan {
                 match located.at {
                     PointerAt::Map(page, slot) => {
                         if done.insert((page.place(), slot)) {
+                            self.take(change, page.place());
                             page.set_place(change, slot, place)?;
-                            *self.pages.entry(page.place()).or_default() += 1;
                             self.pointers += 1;
                         }
                     }
@@ -271,8 +264,8 @@ impl Plan {
                         let number = holder.anode_at.number;
                         self.told.push((ino_of(holder.slot, number), slot, place));
                         if done.insert((holder.anode_at.place, slot)) {
+                            self.take(change, holder.anode_at.place);
                             holder.anode_at.set_place(change, slot, place)?;
-                            *self.pages.entry(holder.anode_at.place).or_default() += 1;
                             self.pointers += 1;
                         }
                     }
@@ -281,6 +274,13 @@ impl Plan {
         }
         self.note_fragments(from, to, &is_held);
         Ok(())
+    }
+
+    /// A pointer in the page at `place` is about to change.
+    fn take(&mut self, change: &mut Change<'_>, place: Place) {
+        if !self.pages.insert(place) {
+            change.take_whole(place);
+        }
     }
 
     /// MV5: takes and frees what somebody holds.
@@ -301,11 +301,11 @@ impl Plan {
 }
 
 impl Holder {
-    /// Returns its pointers: the page of each, and the slot there.
-    fn changes(&self) -> impl Iterator<Item = (Place, usize)> {
+    /// Returns the pages that have its pointers.
+    fn pages(&self) -> impl Iterator<Item = Place> {
         self.pointers.iter().map(|located| match located.at {
-            PointerAt::Map(page, slot) => (page.place(), slot),
-            PointerAt::Anode(slot) => (self.anode_at.place, slot),
+            PointerAt::Map(page, _) => page.place(),
+            PointerAt::Anode(_) => self.anode_at.place,
         })
     }
 }

@@ -75,7 +75,7 @@ use crate::fileset::family::{Family, Member};
 use crate::fileset::moved::{AnodeAt, MovedPages};
 use crate::fileset::table::{Index, TableGuard};
 use crate::gate::Closed;
-use crate::journal::{PAGE_WINDOWS_MAX, Reservation};
+use crate::journal::Reservation;
 use crate::store::Change;
 
 /// Pages that one transaction moves: each is logged whole.
@@ -95,7 +95,9 @@ pub struct PagesMoved {
     /// Could not be moved now: somebody has the family in use, or there is no room elsewhere. Time
     /// helps.
     pub busy: u64,
-    /// Can't be read, or are nobody's: the log names them.
+    /// Could not be moved, for there is no room elsewhere.
+    pub no_room: u64,
+    /// Can't be read, are nobody's, or are of too many: the log names them.
     pub bad: u64,
 }
 
@@ -134,6 +136,8 @@ enum Fate {
     Moved,
     Busy,
     Nobodys,
+    /// More lead there than one transaction can change.
+    Large,
 }
 
 /// A family of which nobody changes anything.
@@ -142,6 +146,8 @@ struct Still<'l> {
     index: TableGuard<'l>,
     family: Family,
     states: BTreeMap<Ino, RwLockWriteGuard<'l, VnodeState>>,
+    /// Pages that may change beside a few.
+    reserved: usize,
 }
 
 impl Above {
@@ -307,23 +313,19 @@ impl Still<'_> {
 #[derive(Default)]
 struct Plan {
     moved: MovedPages,
-    /// Pages that lead to them, with how many pointers and hints of each change.
-    above: BTreeMap<Place, usize>,
+    /// Pages that lead to them: of one with several pointers or hints the whole is taken.
+    above: BTreeSet<Place>,
     pointers: usize,
     fates: Vec<Fate>,
 }
 
 impl Plan {
-    /// Whether the transaction can change what leads to one more page, of `members` at most. The
-    /// first always has room: [`Core::move_some`] has reserved a pointer and a hint of each.
-    fn has_room(&self, keys: &BTreeSet<(Place, u32, usize)>, members: usize) -> bool {
-        let mut above = self.above.clone();
-        for (place, ..) in keys {
-            *above.entry(*place).or_default() += 1;
-        }
-        self.above.is_empty()
-            || (windows_of(&above) <= members + PARENTS_PER_MOVE
-                && self.pointers + keys.len() <= POINTERS_PER_MOVE)
+    /// Whether the transaction can change what leads to one more page, where so many changes are
+    /// reserved.
+    fn has_room(&self, keys: &BTreeSet<(Place, u32, usize)>, reserved: usize) -> bool {
+        let above: BTreeSet<Place> = keys.iter().map(|(place, ..)| *place).collect();
+        self.above.union(&above).count() <= reserved + PARENTS_PER_MOVE
+            && self.pointers + keys.len() <= POINTERS_PER_MOVE
     }
 
     /// PM2: moves one page; returns whether the transaction had room for that.
@@ -338,34 +340,35 @@ impl Plan {
         let key = |above: Above| above.key(core, index);
         let pointers = holders.iter().flat_map(Holder::pointers);
         let keys: BTreeSet<_> = pointers.map(key).collect::<FsResult<_>>()?;
-        if !self.has_room(&keys, still.family.len()) {
+        if !self.has_room(&keys, still.reserved) {
             return Ok(false);
         }
         let to = change.move_page(page.place, page.kind, page.owner)?;
         let mut done = BTreeSet::new();
         for holder in holders {
-            if done.insert(key(holder.above)?) {
+            let at = key(holder.above)?;
+            if done.insert(at) {
+                self.take(change, at.0);
                 holder.above.set_place(core, index, change, to)?;
             }
-            if let Some(hint) = holder.hint
-                && done.insert(key(hint)?)
-            {
+            let Some(hint) = holder.hint else { continue };
+            let at = key(hint)?;
+            if done.insert(at) {
+                self.take(change, at.0);
                 hint.set_sibling(change, to)?;
             }
-        }
-        for (place, ..) in &keys {
-            *self.above.entry(*place).or_default() += 1;
         }
         self.pointers += keys.len();
         self.moved.note(page.place, to);
         Ok(true)
     }
-}
 
-/// Returns how many windows of a transaction as many changes of pages take at most: so many as lie
-/// apart, and then the page as a whole.
-pub(super) fn windows_of(changes: &BTreeMap<Place, usize>) -> usize {
-    changes.values().map(|count| (*count).min(PAGE_WINDOWS_MAX)).sum()
+    /// A pointer in the page at `place` is about to change.
+    fn take(&mut self, change: &mut Change<'_>, place: Place) {
+        if !self.above.insert(place) {
+            change.take_whole(place);
+        }
+    }
 }
 
 impl Core {
@@ -380,8 +383,6 @@ impl Core {
         if used.is_empty() {
             return Ok(PagesMoved::default());
         }
-        // What is at home needs no other page to go there with it.
-        self.store.journal.checkpoint()?;
         let mut result = PagesMoved::default();
         let mut families: BTreeMap<FilesetId, Vec<Page>> = BTreeMap::new();
         let root = self.store.geometry().root_place();
@@ -400,6 +401,19 @@ impl Core {
                 }
             }
         }
+        {
+            let index = self.filesets.table.lock(&self.store)?;
+            families.retain(|family, pages| {
+                let is_busy = *family != FilesetId(0) && is_read_or_freed(&index, *family);
+                result.busy += if is_busy { wide(pages.len()) } else { 0 };
+                !is_busy
+            });
+        }
+        if families.is_empty() {
+            return Ok(result);
+        }
+        // What is at home needs no other page to go there with it.
+        self.store.journal.checkpoint()?;
         for (family, mut pages) in families {
             // Those of one container together: what leads to them is the same.
             pages.sort_by_key(|page| (page.owner.anode, page.owner.index, page.owner.level));
@@ -432,8 +446,12 @@ impl Core {
             let fates = match self.move_some(family, batch) {
                 Ok(Some(fates)) => fates,
                 // The next one would find it so, too.
-                Ok(None) | Err(FsError::NoSpace) => {
+                Ok(None) => {
                     result.busy += wide(rest.len());
+                    return Ok(());
+                }
+                Err(FsError::NoSpace) => {
+                    result.no_room += wide(rest.len());
                     return Ok(());
                 }
                 // One page that can't be read must not keep others from being moved.
@@ -453,6 +471,14 @@ impl Core {
                     Fate::Moved => result.moved += 1,
                     Fate::Busy => result.busy += 1,
                     Fate::Nobodys => self.note_nobodys(page, result),
+                    Fate::Large => {
+                        let place = page.place;
+                        tracing::warn!(
+                            %place,
+                            "too many clones have a metadata page to move it: delete some of them"
+                        );
+                        result.bad += 1;
+                    }
                 }
             }
             rest = rest.get(fates.len().max(1)..).unwrap_or_default();
@@ -488,18 +514,15 @@ impl Core {
                 }
                 Family::of(&index, family)
             };
-            // A pointer and a hint of each.
-            let changes = 2 * wanted.len();
-            if changes > self.store.journal.moved_members_max() {
-                tracing::warn!(
-                    members = wanted.len(),
-                    "metadata pages are not moved while so many clones have them: delete some"
-                );
-                return Ok(None);
+            let most = self.store.journal.moved_members_max();
+            if wanted.len() > most {
+                return Ok(Some(vec![Fate::Large; batch.len()]));
             }
+            // A pointer and a hint of each, if there is room for so many.
+            let reserved = (2 * wanted.len()).min(most);
             let mut opened = self.opened_in(&wanted)?;
             opened.retain(|fileset| fileset.check_current().is_ok());
-            let change = self.store.begin_pool(Reservation::for_move(changes))?;
+            let change = self.store.begin_pool(Reservation::for_move(reserved))?;
             let closed: Vec<Closed<'_>> =
                 opened.iter().map_while(|fileset| fileset.gate.try_close()).collect();
             if closed.len() < opened.len() {
@@ -508,7 +531,7 @@ impl Core {
                 opened.iter().for_each(|fileset| fileset.gate.wait_until_open());
                 continue;
             }
-            return self.move_still((family, wanted.len()), batch, &opened, change);
+            return self.move_still((family, wanted.len(), reserved), batch, &opened, change);
         }
         Ok(None)
     }
@@ -517,7 +540,7 @@ impl Core {
     /// `opened`, and others from being opened.
     fn move_still(
         &self,
-        (family, members): (FilesetId, usize),
+        (family, members, reserved): (FilesetId, usize, usize),
         batch: &[Page],
         opened: &[&Fileset],
         mut change: Change<'_>,
@@ -536,7 +559,7 @@ impl Core {
             return Ok(None);
         }
         let slots: BTreeSet<u32> = opened.iter().map(|fileset| fileset.anodes.slot).collect();
-        let mut still = Still { core: self, index, family, states };
+        let mut still = Still { core: self, index, family, states, reserved };
         // CRASH: FT5.
         change.close_all_before();
         let mut plan = Plan::default();
@@ -548,6 +571,8 @@ impl Core {
                 Fate::Busy
             } else if plan.add(&still, &mut change, page, &holders)? {
                 Fate::Moved
+            } else if plan.above.is_empty() {
+                Fate::Large
             } else {
                 break;
             };
@@ -587,7 +612,10 @@ impl Core {
     fn move_table_pages(&self, pages: &[Page], result: &mut PagesMoved) -> FsResult<()> {
         for page in pages {
             let fate = match self.move_table_page(page) {
-                Err(FsError::NoSpace) => Fate::Busy,
+                Err(FsError::NoSpace) => {
+                    result.no_room += 1;
+                    continue;
+                }
                 Err(error @ (FsError::Corrupt { .. } | FsError::Io { .. })) => {
                     self.store.journal.check_alive()?;
                     tracing::warn!(%error, place = %page.place, "a metadata page is not moved");
@@ -599,7 +627,7 @@ impl Core {
             match fate {
                 Fate::Moved => result.moved += 1,
                 Fate::Busy => result.busy += 1,
-                Fate::Nobodys => self.note_nobodys(page, result),
+                Fate::Nobodys | Fate::Large => self.note_nobodys(page, result),
             }
         }
         Ok(())

@@ -23,7 +23,6 @@ use format::members::{Layout, MemberState};
 use format::reshape::{Lay, Towards};
 use format::stripes::Stripes;
 use format::superblock::Superblock;
-use runtime::planted::{self, Planted};
 
 use super::Volume;
 use super::attaching::Detached;
@@ -272,9 +271,6 @@ impl Changing<'_> {
             let group = label.added.iter().find(|group| group.number == number);
             let left = group.map_or(label.slots.len(), |group| group.slots.len());
             set.need(needed_of(Layout::Raid5 { unit_shift: 0 }, left));
-            if planted::is(Planted::NarrowedBlankedFirst) {
-                let _ = Detached::of(out.clone()).blank();
-            }
             ended = Some(Detached::of(out));
             Change::States
         })?;

@@ -22,6 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::version::TLS13;
 
 use super::Web;
 use super::guard::{From, Refused};
@@ -51,7 +52,7 @@ pub(super) fn tls_of(certificates: &Path, key: &Path) -> anyhow::Result<TlsAccep
         .with_context(|| format!("{shown}: no certificates in PEM"))?;
     let private = PrivateKeyDer::from_pem_file(key)
         .with_context(|| format!("{}: no private key in PEM", key.display()))?;
-    let config = ServerConfig::builder()
+    let config = ServerConfig::builder_with_protocol_versions(&[&TLS13])
         .with_no_client_auth()
         .with_single_cert(chain, private)
         .with_context(|| format!("{shown} and {} do not fit", key.display()))?;

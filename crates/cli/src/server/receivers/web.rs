@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 
 use super::{Address, one_line};
 
-/// How long a connection may take to be made.
+/// How long a connection to one address may take to be made.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Most of an answer that is read.
 pub(super) const ANSWER_BYTES_MAX: usize = 512;
@@ -76,7 +76,8 @@ pub(super) fn post(
     time: Duration,
 ) -> Result<(), String> {
     let shown = |error: Error| format!("{}: {error}", address.url());
-    let timed = Timed { stream: connect(address, time)?, until: Instant::now() + time };
+    let until = Instant::now() + time;
+    let timed = Timed { stream: connect(address, until)?, until };
     let code = if address.is_tls {
         let mut stream = encrypted(address, trusted, timed)?;
         exchange(&mut stream, address, body).map_err(shown)?
@@ -91,14 +92,18 @@ pub(super) fn post(
     }
 }
 
-fn connect(address: &Address, time: Duration) -> Result<TcpStream, String> {
+/// Connects to the first address of the host that answers; what it took to find these is over by
+/// then.
+fn connect(address: &Address, until: Instant) -> Result<TcpStream, String> {
     let shown = |error: Error| format!("{}: {error}", address.url());
-    let until = Instant::now() + time.min(CONNECT_TIME);
     let mut last = Err(format!("{}: no such host", address.host));
     for found in (address.host.as_str(), address.port).to_socket_addrs().map_err(shown)? {
         // A name may have an address that nobody listens at, beside one where somebody does.
-        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        last = TcpStream::connect_timeout(&found, left).map_err(shown);
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        last = TcpStream::connect_timeout(&found, left.min(CONNECT_TIME)).map_err(shown);
         if last.is_ok() {
             break;
         }
