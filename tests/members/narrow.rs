@@ -11,8 +11,8 @@ use storage::volume::NarrowError;
 
 use super::groups::{check_all, group_of, groups};
 use super::reshape::{
-    FILE_BYTES, MEMBER_BYTES, RAID5, Versions, capacity, content, device, finish, moved, scrub,
-    states, verify, write,
+    FILE_BYTES, MEMBER_BYTES, RAID5, Run, Versions, capacity, content, device, finish, moved,
+    scrub, states, verify, versions_of, write,
 };
 use super::{Devices, devices_of, open, put, reopened, shared};
 
@@ -44,10 +44,6 @@ fn filled(width: usize) -> Devices {
     reopened(&devices, &(0..width).collect::<Vec<_>>())
 }
 
-fn versions_of() -> Versions {
-    (0..FILES).map(|name| (name, 0)).collect()
-}
-
 /// Returns the devices but the one at `out`.
 fn without(devices: &Devices, out: usize) -> Devices {
     let left: Vec<usize> = (0..devices.len()).filter(|at| *at != out).collect();
@@ -67,7 +63,7 @@ fn a_raid5_loses_a_member_while_it_is_in_use() {
         pool.narrow(out).unwrap_or_else(|error| panic!("{what}: {error}"));
         let during = capacity(&pool);
         assert!(during < before, "{what}: what is given up is no room any more");
-        let mut versions = versions_of();
+        let mut versions = versions_of(FILES);
         let (mut seen, mut was_emptied) = (Vec::new(), false);
         for round in 1..800 {
             if pool.reshaping().is_none() && pool.given_up().is_none() {
@@ -166,15 +162,7 @@ fn fronts_of_several_segments_are_given_up() {
     check_all(&without(&devices, 2), "afterwards");
 }
 
-/// A raid5 of `width` members that loses one, with writes meanwhile.
-struct Run {
-    devices: Devices,
-    /// When each version was acknowledged, with its file.
-    acknowledged: Vec<(u64, usize, usize)>,
-    begun: u64,
-    ended: u64,
-}
-
+/// Returns a raid5 of `width` members that loses the one in slot `out`, with writes meanwhile.
 fn narrowed(width: usize, out: usize) -> Run {
     let devices = filled(width);
     let pool = open(&devices).expect("it was closed");
@@ -201,22 +189,7 @@ fn narrowed(width: usize, out: usize) -> Run {
     write(&pool, 0, 5000);
     acknowledged.push((devices[0].time(), 0, 5000));
     drop(pool);
-    Run { devices, acknowledged, begun, ended }
-}
-
-impl Run {
-    /// Returns what must be there after a cut at `time`.
-    fn versions_at(&self, time: u64) -> Versions {
-        let mut versions = versions_of();
-        for (_, name, round) in self.acknowledged.iter().filter(|(at, ..)| *at <= time) {
-            versions.insert(*name, *round);
-        }
-        // A version that was being written may be there in part.
-        if let Some((_, name, _)) = self.acknowledged.iter().find(|(at, ..)| *at > time) {
-            versions.remove(name);
-        }
-        versions
-    }
+    Run { devices, files: FILES, acknowledged, begun, ended }
 }
 
 /// Goal: a cut at any moment leaves all that was acknowledged, whichever member is missing then;
@@ -315,7 +288,7 @@ fn a_member_that_fails_meanwhile_is_waited_for() {
         if !is_under_way(&pool) {
             continue;
         }
-        let mut versions = versions_of();
+        let mut versions = versions_of(FILES);
         for name in 0..3 {
             write(&pool, name, 1);
             versions.insert(name, 1);
@@ -447,7 +420,7 @@ fn what_cannot_end_is_refused() {
     assert!(matches!(error, DiskGroupError::Narrow(NarrowError::Reshaped)), "{error}");
     let error = pool.grow_disk_group(0).expect_err("it gets shorter").to_string();
     assert!(error.contains("losing a device"), "{error}");
-    verify(&pool, &versions_of(), "meanwhile");
+    verify(&pool, &versions_of(FILES), "meanwhile");
     drop(pool);
     let devices = filled(4);
     let pool = open(&devices).expect("it was closed");

@@ -90,7 +90,7 @@ fn filled(width: usize) -> Devices {
     reopened(&devices, &(0..=width).collect::<Vec<_>>())
 }
 
-fn versions_of(files: usize) -> Versions {
+pub(super) fn versions_of(files: usize) -> Versions {
     (0..files).map(|name| (name, 0)).collect()
 }
 
@@ -171,13 +171,15 @@ fn a_raid5_gets_a_member_while_it_is_in_use() {
     }
 }
 
-/// A raid5 of `width` members that gets one more, with writes meanwhile.
-struct Run {
-    devices: Devices,
+/// A raid5 that is moved to more members or fewer, with writes meanwhile.
+pub(super) struct Run {
+    pub(super) devices: Devices,
+    /// How many files there were before.
+    pub(super) files: usize,
     /// When each version was acknowledged, with its file.
-    acknowledged: Vec<(u64, usize, usize)>,
-    begun: u64,
-    ended: u64,
+    pub(super) acknowledged: Vec<(u64, usize, usize)>,
+    pub(super) begun: u64,
+    pub(super) ended: u64,
 }
 
 fn widened(width: usize) -> Run {
@@ -207,13 +209,13 @@ fn widened(width: usize) -> Run {
     write(&pool, 0, 5000);
     acknowledged.push((devices[0].time(), 0, 5000));
     drop(pool);
-    Run { devices, acknowledged, begun, ended }
+    Run { devices, files: FILES, acknowledged, begun, ended }
 }
 
 impl Run {
     /// Returns what must be there after a cut at `time`.
-    fn versions_at(&self, time: u64) -> Versions {
-        let mut versions = versions_of(FILES);
+    pub(super) fn versions_at(&self, time: u64) -> Versions {
+        let mut versions = versions_of(self.files);
         for (_, name, round) in self.acknowledged.iter().filter(|(at, ..)| *at <= time) {
             versions.insert(*name, *round);
         }
