@@ -233,10 +233,8 @@ impl Changing<'_> {
             begun = true;
             Change::Table
         })?;
-        if let Some(label) = set.label().filter(|_| begun)
-            && let Err(error) = volume.show(edition, &label)
-        {
-            tracing::error!(%error, "a disk group cannot be shown as what it has become");
+        if begun {
+            volume.show_label(edition);
         }
         Ok(begun)
     }
@@ -279,11 +277,7 @@ impl Changing<'_> {
         let member = reshaping.reshape.member;
         let narrow = Stripes { without: Some(member), ..reshaping.lay.narrow };
         set.set_lay(Lay::from(narrow));
-        if let Some(label) = set.label()
-            && let Err(error) = volume.show(edition, &label)
-        {
-            tracing::error!(%error, "a disk group cannot be shown as what it has become");
-        }
+        volume.show_label(edition);
         Ok(Some((number, ended)))
     }
 
@@ -352,7 +346,7 @@ impl Volume {
 }
 
 /// Whether one of the members is not online, but the one whose own slot is `but`.
-fn is_lacking(set: &MemberSet, but: Option<usize>) -> bool {
+pub(super) fn is_lacking(set: &MemberSet, but: Option<usize>) -> bool {
     let is_lacking = |(own, slot): (usize, &Slot)| {
         Some(own) != but && !matches!(slot.state, MemberState::Online | MemberState::Gone)
     };

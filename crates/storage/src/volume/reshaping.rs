@@ -45,6 +45,7 @@ use super::attaching::{check_place, member_on, take_in};
 use super::growth::changes_to_come;
 use super::joining::ReplaceError;
 use super::longer::why_no_more;
+use super::narrowing::is_lacking;
 use super::set::{Change, MemberSet, take_table};
 use super::slot::Slot;
 use super::striped::Striped;
@@ -264,7 +265,7 @@ impl Changing<'_> {
         let mut lacks = false;
         set.change(|_, label| {
             // What it has missed goes by parts of the pool, which change.
-            lacks = set.view().iter().any(|slot| slot.state != MemberState::Online);
+            lacks = is_lacking(&set, None);
             if lacks {
                 return Change::Nothing;
             }
@@ -285,11 +286,7 @@ impl Changing<'_> {
             return Ok(None);
         }
         set.set_lay(Lay::from(reshaping.lay.wide));
-        if let Some(label) = set.label()
-            && let Err(error) = volume.show(edition, &label)
-        {
-            tracing::error!(%error, "a disk group cannot be shown as what it has become");
-        }
+        volume.show_label(edition);
         Ok(Some(reshaping.reshape.disk_group))
     }
 
@@ -338,8 +335,7 @@ impl Volume {
     /// Whether one of its members is not online: nothing is moved then.
     #[must_use]
     pub fn lacks_to_reshape(&self) -> bool {
-        let is_online = |slot: &Slot| slot.state == MemberState::Online;
-        self.reshaped().is_some_and(|(set, _)| !set.view().iter().all(is_online))
+        self.reshaping().is_some_and(|it| self.lacks_in(it.reshape.disk_group))
     }
 
     /// Returns the members of a disk group in one part.
@@ -357,6 +353,15 @@ impl Volume {
         let stripes = label.geometry.lay_of(number)?.narrow;
         let info = part.composite.info().clone();
         Some((Arc::clone(&set), Striped::new(info, set, stripes)))
+    }
+
+    /// Shows the disk groups as the labels say that they have become.
+    pub(super) fn show_label(&self, edition: usize) {
+        if let Some(label) = self.members().and_then(|members| members.label())
+            && let Err(error) = self.show(edition, &label)
+        {
+            tracing::error!(%error, "a disk group cannot be shown as what it has become");
+        }
     }
 
     /// Makes `superblock` what the labels say.
