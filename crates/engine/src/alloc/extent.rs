@@ -26,6 +26,15 @@ impl Extent {
             && other_end <= end
     }
 
+    /// Whether it has a fragment of `other`.
+    pub(crate) fn overlaps(self, other: Extent) -> bool {
+        let ((start, end), (other_start, other_end)) = (self.bounds(), other.bounds());
+        self.place.disk_group() == other.place.disk_group()
+            && self.place.group() == other.place.group()
+            && start < other_end
+            && other_start < end
+    }
+
     /// Whether `other` lies just behind it or just before it.
     pub(crate) fn touches(self, other: Extent) -> bool {
         let ((start, end), (other_start, other_end)) = (self.bounds(), other.bounds());

@@ -7,17 +7,7 @@
 //! Only files of at most [`SMALL_FILE_BYTES`] come here: streams and random reads of large files
 //! neither fill the cache nor empty it, and read no byte more.
 //!
-//! # Invariants
-//!
-//! - SC1: A chunk holds what the device held at one time since its segment took blocks last: it is
-//!   read while the segment is closed, and dropped, also while it is being read, when the segment
-//!   is opened again.
-//! - SC2: What is handed out is verified by the check of the pointer that asks for it. What fails
-//!   is dropped, and read from the device alone.
-//! - SC3: Chunks do not overlap, and take at most the memory that the cache was given.
-//!
-//! A segment is closed when each of its writes is answered (SG3), and only its writes change what a
-//! pointer to data may lead to: `docs/decisions/0043-segment-cache.md`.
+//! What is held is what [`super::chunks`] says (SC1 to SC3).
 //!
 //! # Concurrency
 //!
@@ -25,12 +15,13 @@
 //!
 //! Not here: how much is read around a block (`buffer`).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use format::geometry::Geometry;
 use format::ids::Place;
 use storage::device::SharedBytes;
 
+use super::chunks::{Chunks, Fill};
 use crate::alloc::{Extent, SegmentId};
 use crate::buffer::{AroundPolicy, Missed, ReadAround};
 use crate::convert::{index_wide, wide};
@@ -78,47 +69,13 @@ pub(crate) enum Nearby {
     Alone,
 }
 
-/// A chunk that is being read. To be ended by [`SegmentCache::end_fill`].
-#[derive(Debug)]
-pub(crate) struct Fill {
-    number: u64,
-    pub(crate) extent: Extent,
-}
-
-#[derive(Debug)]
-struct Chunk {
-    fragments: u32,
-    data: SharedBytes,
-    /// Fragments that nobody had asked for when it was read.
-    ahead_fragments: u32,
-    /// Fragments that were handed out since.
-    used_fragments: u64,
-    /// When it was used last.
-    used: u64,
-}
-
-#[derive(Debug)]
-struct Filling {
-    number: u64,
-    extent: Extent,
-    /// The segment was opened meanwhile (SC1).
-    is_void: bool,
-}
-
 #[derive(Debug)]
 struct State {
-    /// Segments whose content changes.
-    open: BTreeSet<SegmentId>,
-    chunks: BTreeMap<Place, Chunk>,
-    /// Chunks by when they were used last.
-    by_use: BTreeMap<u64, Place>,
-    filling: Vec<Filling>,
+    chunks: Chunks,
     missed: Missed,
     /// The last chunks, to be judged.
     young: VecDeque<Place>,
     around: ReadAround,
-    /// Counts uses and fills.
-    clock: u64,
     counts: SegmentCacheCounts,
 }
 
@@ -141,93 +98,54 @@ impl SegmentCache {
             segment_fragments: geometry.segment_fragments,
             fragment_shift: geometry.fragment_shift,
             state: Mutex::new(State {
-                open: BTreeSet::new(),
-                chunks: BTreeMap::new(),
-                by_use: BTreeMap::new(),
-                filling: Vec::new(),
+                chunks: Chunks::new(geometry),
                 missed: Missed::default(),
                 young: VecDeque::new(),
                 around: ReadAround::new(FIRST_BYTES, geometry.segment_bytes()),
-                clock: 0,
                 counts: SegmentCacheCounts::default(),
             }),
         }
     }
 
-    fn start_of(&self, id: SegmentId) -> Place {
-        Place::new(0, id.group, id.segment * self.segment_fragments)
-    }
-
-    fn bytes_of(&self, fragments: u32) -> usize {
-        crate::convert::index(fragments) << self.fragment_shift
-    }
-
-    fn segment_of(&self, place: Place) -> SegmentId {
-        SegmentId { group: place.group(), segment: place.fragment() / self.segment_fragments }
-    }
-
     /// Blocks are written to the segment from now on (SC1). Called before the first is placed.
     pub(super) fn opened(&self, id: SegmentId) {
         let mut state = self.state.lock();
-        state.open.insert(id);
-        let start = self.start_of(id);
+        let start = state.chunks.start_of(id);
         state.missed.forget(start);
-        for filling in &mut state.filling {
-            filling.is_void |= self.segment_of(filling.extent.place) == id;
+        // Of a segment that was opened again nothing is learnt.
+        for place in state.chunks.opened(id) {
+            state.young.retain(|young| *young != place);
         }
-        let held = state.chunks.range(start..start.advance(self.segment_fragments));
-        let held: Vec<Place> = held.map(|(place, _)| *place).collect();
-        held.into_iter().for_each(|place| self.remove(&mut state, place));
     }
 
     /// Each write to the segment is answered, and none follows.
     pub(super) fn closed(&self, id: SegmentId) {
-        self.state.lock().open.remove(&id);
+        self.state.lock().chunks.closed(id);
     }
 
     /// Returns what it knows of `extent`, which a small file has and whose lock is held.
     pub(crate) fn look(&self, extent: Extent) -> Nearby {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        state.clock += 1;
-        if let Some((data, before)) = self.held(state, extent) {
+        if let Some((data, before)) = state.held(extent) {
             return Nearby::Held(data, before);
         }
         state.counts.misses += 1;
-        let id = self.segment_of(extent.place);
-        if state.open.contains(&id) || self.limit_bytes == 0 {
+        if state.chunks.is_open(extent.place) || self.limit_bytes == 0 {
             return Nearby::Alone;
         }
-        let is_second = state.missed.note(self.start_of(id), extent.place);
+        let segment = state.chunks.start_of(state.chunks.segment_of(extent.place));
+        let is_second = state.missed.note(segment, extent.place);
         let wanted = state.around.bytes(is_second);
-        let Some(around) = self.around(state, extent, wanted) else { return Nearby::Alone };
-        let number = state.clock;
-        state.filling.push(Filling { number, extent: around, is_void: false });
-        Nearby::Fill(Fill { number, extent: around })
+        match self.around(state, extent, wanted) {
+            Some(around) => Nearby::Fill(state.chunks.begin(around)),
+            None => Nearby::Alone,
+        }
     }
 
     /// Returns the bytes of `extent`, if they are in memory.
     pub(crate) fn held_now(&self, extent: Extent) -> Option<(SharedBytes, usize)> {
-        let mut state = self.state.lock();
-        state.clock += 1;
-        self.held(&mut state, extent)
-    }
-
-    /// Returns the bytes that hold `extent`, and how many lie before it.
-    fn held(&self, state: &mut State, extent: Extent) -> Option<(SharedBytes, usize)> {
-        let (start, chunk) = state.chunks.range_mut(..=extent.place).next_back()?;
-        let before = u32::try_from(extent.place.bits() - start.bits()).ok()?;
-        let behind = chunk.fragments.checked_sub(before)?;
-        if extent.fragments > behind {
-            return None;
-        }
-        state.by_use.remove(&chunk.used);
-        chunk.used = state.clock;
-        chunk.used_fragments += u64::from(extent.fragments);
-        state.by_use.insert(chunk.used, *start);
-        state.counts.hits += 1;
-        state.counts.used_bytes += wide(self.bytes_of(extent.fragments));
-        Some((chunk.data.clone(), self.bytes_of(before)))
+        self.state.lock().held(extent)
     }
 
     /// Returns the window of `wanted` bytes around `extent`, as far as it lies in the same segment
@@ -251,14 +169,7 @@ impl SegmentCache {
         end = end.min(segment_end);
         let group = extent.place.group();
         let of_group = |fragment: u32| Place::new(extent.place.disk_group(), group, fragment);
-        let fillings = state.filling.iter().map(|filling| filling.extent);
-        let held = state.chunks.range(of_group(segment_start)..of_group(segment_end));
-        let held = held.map(|(place, chunk)| Extent { place: *place, fragments: chunk.fragments });
-        for other in held.chain(fillings) {
-            if other.place.disk_group() != extent.place.disk_group() || other.place.group() != group
-            {
-                continue;
-            }
+        for other in state.chunks.taken(of_group(segment_start), of_group(segment_end)) {
             let (from, to) = (other.place.fragment(), other.place.fragment() + other.fragments);
             if to <= first {
                 start = start.max(to);
@@ -276,83 +187,66 @@ impl SegmentCache {
     pub(crate) fn end_fill(&self, fill: &Fill, asked: Extent, data: Option<&SharedBytes>) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let Some(at) = state.filling.iter().position(|filling| filling.number == fill.number)
-        else {
-            return;
-        };
-        let is_void = state.filling.swap_remove(at).is_void;
-        let Some(data) = data else { return };
-        state.counts.ahead_bytes += wide(self.bytes_of(fill.extent.fragments - asked.fragments));
-        if is_void {
+        if data.is_some() {
+            let ahead = fill.extent.fragments - asked.fragments;
+            state.counts.ahead_bytes += wide(state.chunks.bytes_of(ahead));
+        }
+        if !state.chunks.end(fill, asked.fragments, data) {
             return;
         }
-        state.clock += 1;
-        let chunk = Chunk {
-            fragments: fill.extent.fragments,
-            data: data.clone(),
-            ahead_fragments: fill.extent.fragments - asked.fragments,
-            used_fragments: 0,
-            used: state.clock,
-        };
-        state.by_use.insert(chunk.used, fill.extent.place);
-        state.counts.held_bytes += taken_by(&chunk.data);
-        state.chunks.insert(fill.extent.place, chunk);
         state.young.push_back(fill.extent.place);
         if state.young.len() > CHUNKS_TO_JUDGE
             && let Some(place) = state.young.pop_front()
         {
-            Self::judge(state, place);
+            state.judge(place);
         }
-        while index_wide(state.counts.held_bytes) > self.limit_bytes
-            && let Some((_, place)) = state.by_use.first_key_value()
+        while index_wide(state.chunks.held_bytes()) > self.limit_bytes
+            && let Some(place) = state.chunks.oldest()
         {
-            let place = *place;
-            self.remove(state, place);
+            state.remove(place);
         }
-    }
-
-    /// Tells the policy what became of a chunk.
-    fn judge(state: &mut State, place: Place) {
-        let Some(chunk) = state.chunks.get(&place) else { return };
-        let ahead = u64::from(chunk.ahead_fragments);
-        state.around.learn(chunk.used_fragments.min(ahead), ahead);
-    }
-
-    fn remove(&self, state: &mut State, place: Place) {
-        if let Some(at) = state.young.iter().position(|young| *young == place) {
-            state.young.remove(at);
-            // Of a segment that was opened again nothing is learnt.
-            if !state.open.contains(&self.segment_of(place)) {
-                Self::judge(state, place);
-            }
-        }
-        let Some(chunk) = state.chunks.remove(&place) else { return };
-        state.by_use.remove(&chunk.used);
-        state.counts.held_bytes -= taken_by(&chunk.data);
     }
 
     /// A block that was handed out fails its check: nothing of its chunk is handed out again (SC2).
     pub(crate) fn refuse(&self, place: Place) {
         let mut state = self.state.lock();
         state.counts.refused += 1;
-        let found = state.chunks.range(..=place).next_back();
-        let found =
-            found.filter(|(start, chunk)| place.bits() - start.bits() < u64::from(chunk.fragments));
-        if let Some(start) = found.map(|(start, _)| *start) {
-            self.remove(&mut state, start);
+        if let Some(start) = state.chunks.around(place) {
+            state.remove(start);
         }
     }
 
     /// Returns what it has done so far.
     pub(crate) fn counts(&self) -> SegmentCacheCounts {
-        let limit_bytes = wide(self.limit_bytes);
-        SegmentCacheCounts { limit_bytes, ..self.state.lock().counts }
+        let state = self.state.lock();
+        let held_bytes = state.chunks.held_bytes();
+        SegmentCacheCounts { held_bytes, limit_bytes: wide(self.limit_bytes), ..state.counts }
     }
 }
 
-/// Returns the memory behind `data`: long pieces are made in powers of two.
-fn taken_by(data: &SharedBytes) -> u64 {
-    wide(data.buffer_bytes().next_power_of_two())
+impl State {
+    /// Returns the bytes that hold `extent`, and how many lie before it.
+    fn held(&mut self, extent: Extent) -> Option<(SharedBytes, usize)> {
+        let held = self.chunks.held(extent)?;
+        self.counts.hits += 1;
+        self.counts.used_bytes += wide(self.chunks.bytes_of(extent.fragments));
+        Some(held)
+    }
+
+    /// Tells the policy what became of a chunk.
+    fn judge(&mut self, place: Place) {
+        let Some(chunk) = self.chunks.get(place) else { return };
+        let ahead = u64::from(chunk.ahead_fragments);
+        self.around.learn(chunk.used_fragments.min(ahead), ahead);
+    }
+
+    fn remove(&mut self, place: Place) {
+        if let Some(at) = self.young.iter().position(|young| *young == place) {
+            self.young.remove(at);
+            self.judge(place);
+        }
+        self.chunks.remove(place);
+    }
 }
 
 #[cfg(test)]
@@ -478,8 +372,9 @@ mod tests {
             assert!(counts.held_bytes <= counts.limit_bytes, "{counts:?}");
         }
         let state = cache.state.lock();
-        assert!(state.chunks.len() > 8, "{}", state.chunks.len());
-        assert_eq!(state.chunks.len(), state.by_use.len());
+        let (chunks, by_use, _) = state.chunks.counted();
+        assert!(chunks > 8, "{chunks}");
+        assert_eq!(chunks, by_use);
         assert!(state.young.len() <= CHUNKS_TO_JUDGE);
     }
 
@@ -500,6 +395,6 @@ mod tests {
                 }
             }
         }
-        assert!(cache.state.lock().filling.is_empty());
+        assert_eq!(cache.state.lock().chunks.counted(), (0, 0, 0));
     }
 }

@@ -25,13 +25,15 @@
 
 mod after_crash;
 mod cache;
+mod chunks;
 mod in_flight;
 mod seal;
 mod stream;
 
 pub(crate) use after_crash::{LostBlock, read_segment, summarise_log_data};
 pub use cache::SegmentCacheCounts;
-pub(crate) use cache::{Fill, Nearby, SMALL_FILE_BYTES};
+pub(crate) use cache::{Nearby, SMALL_FILE_BYTES};
+pub(crate) use chunks::Fill;
 pub(crate) use stream::Origin;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
