@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
 use engine::{CreateOptions, Pool};
+use format::defect::DefectCode;
 use format::geometry::JOURNAL_HEADS;
 use format::ids::AnodeNo;
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
@@ -57,8 +58,17 @@ fn open_with_bad(image: &Image, offset: u64) -> Result<Vec<Option<Vec<u8>>>, Str
     Ok(LATE.into_iter().map(found).collect())
 }
 
+/// Returns the codes of what a check finds with a bad sector.
+fn found_with_bad(image: &Image, offset: u64) -> Vec<DefectCode> {
+    let device = SimDevice::open(image.clone(), SimOptions::default());
+    device.arm(FaultPlan { faults: vec![Fault::BadSector { offset }] });
+    let report = check::run(device, check::Options::default(), &mut |_| ());
+    report.counts.into_keys().collect()
+}
+
 /// Goal: a sector of the ring that cannot be read stops the open where the log may go on in it, and
-/// nowhere else; the log never ends there. Method: each page of the ring, one after the other.
+/// nowhere else; the log never ends there. A check says the same, and concludes nothing from a log
+/// that it has not got. Method: each page of the ring, one after the other.
 #[test]
 fn a_bad_sector_in_the_ring_stops_the_open_where_the_log_may_go_on() {
     let (image, superblock) = cut_off();
@@ -70,6 +80,7 @@ fn a_bad_sector_in_the_ring_stops_the_open_where_the_log_may_go_on() {
         match open_with_bad(&image, offset) {
             Ok(found) => {
                 opened += 1;
+                assert_eq!(found_with_bad(&image, offset), [], "{offset}");
                 for ((number, length), found) in LATE.into_iter().zip(found) {
                     let is_it = found == Some(content(number, length));
                     assert!(
@@ -81,6 +92,7 @@ fn a_bad_sector_in_the_ring_stops_the_open_where_the_log_may_go_on() {
             Err(error) => {
                 refused += 1;
                 assert!(error.contains("the log may go on there"), "{offset}: {error}");
+                assert_eq!(found_with_bad(&image, offset), [DefectCode::IO001], "{offset}");
             }
         }
     }
@@ -132,7 +144,7 @@ fn a_rotten_chunk_is_never_the_end_of_the_log() {
 }
 
 /// Goal: a bad sector below inline log data stops no open where a fragment is less than a page
-/// either. Method: each page of the first segments, one after the other.
+/// either, and a check names what of it nobody has. Method: each page of the first segments, one after the other.
 #[test]
 fn a_bad_sector_below_small_fragments_stops_no_open() {
     let device = SimDevice::new(POOL_BYTES, SimOptions::default());
@@ -158,10 +170,18 @@ fn a_bad_sector_below_small_fragments_stops_no_open() {
         }
         let found = open_with_bad(&image, offset);
         let found = found.unwrap_or_else(|error| panic!("the page at {offset}: {error}"));
+        let mut bad = 0;
         for ((number, length), found) in LATE.into_iter().zip(found) {
             let is_it = found == Some(content(number, length));
-            found_bad += usize::from(!is_it);
+            bad += usize::from(!is_it);
         }
+        let codes = found_with_bad(&image, offset);
+        assert!(codes.is_empty() || codes == [DefectCode::IO001], "{offset}: {codes:?}");
+        assert!(
+            bad == 0 || !codes.is_empty(),
+            "{offset}: {bad} files are lost, and nobody says so"
+        );
+        found_bad += bad;
     }
     assert!(found_bad < 40, "{found_bad}: the log has what was acknowledged");
 }
@@ -192,14 +212,21 @@ fn a_bad_sector_in_a_data_segment_stops_no_open() {
             bad += usize::from(!is_it);
         }
         assert!(bad <= 1, "{bad} files for one sector");
+        let codes = found_with_bad(&image, offset);
+        assert!(codes.is_empty() || codes == [DefectCode::IO001], "{offset}: {codes:?}");
+        assert!(
+            bad == 0 || !codes.is_empty(),
+            "{offset}: {bad} files are lost, and nobody says so"
+        );
     }
     println!("{judged} pages");
     assert!(judged > 40, "{judged}");
 }
 
 /// Goal: a copy of a head, the double-write area and LSN pages, of which the log or another copy
-/// has all, stop no open and lose nothing if they cannot be read. Method: each page of these, of a
-/// pool that was cut off and of one that was closed.
+/// has all, stop no open and lose nothing if they cannot be read, and a check calls no more damaged
+/// than an LSN page. Method: each page of these, of a pool that was cut off and of one that was
+/// closed.
 #[test]
 fn a_bad_sector_of_what_there_is_twice_stops_no_open() {
     let (cut, superblock) = cut_off();
@@ -217,9 +244,13 @@ fn a_bad_sector_of_what_there_is_twice_stops_no_open() {
         (0..geometry.lsn_pages()).map(place)
     });
     let lsn_pages = lsn_pages.filter_map(|place| geometry.device_offset(place, 1));
+    let lsn_pages: Vec<u64> = lsn_pages.collect();
     let fixed = heads.step_by(PAGE_BYTES).chain(area.step_by(PAGE_BYTES));
-    for offset in fixed.chain(lsn_pages) {
+    for offset in fixed.chain(lsn_pages.iter().copied()) {
         for (image, what) in [(&cut, "cut off"), (&closed, "closed")] {
+            let codes = found_with_bad(image, offset);
+            let may_be = lsn_pages.contains(&offset) && codes == [DefectCode::AG011];
+            assert!(codes.is_empty() || may_be, "{what}, page at {offset}: {codes:?}");
             let found = open_with_bad(image, offset);
             let found = found.unwrap_or_else(|error| panic!("{what}, page at {offset}: {error}"));
             for ((number, length), found) in LATE.into_iter().zip(found) {
@@ -228,6 +259,43 @@ fn a_bad_sector_of_what_there_is_twice_stops_no_open() {
             }
         }
     }
+}
+
+/// Goal: of a page of metadata that cannot be read a check says what a mount meets: nothing of one
+/// that the log has whole, and of any other that it can't be read, and no more that follows from
+/// that. Method: each page of metadata that is at home, one after the other.
+#[test]
+fn a_bad_sector_of_metadata_is_what_a_mount_makes_of_it() {
+    let (image, superblock) = cut_off();
+    let geometry = &superblock.geometry;
+    let (mut healed, mut bad) = (0, 0);
+    for offset in (geometry.groups_offset..geometry.device_bytes - (128 << 10)).step_by(PAGE_BYTES)
+    {
+        let mut page: PageBytes = [0; PAGE_BYTES];
+        image.read(offset, &mut page);
+        let Some(place) = geometry.place_at(offset) else { continue };
+        let header = PageHeader::decode(&page, superblock.pool_id, place);
+        if header.is_err() || geometry.is_lsn_page(place) {
+            continue;
+        }
+        let before = found_with_bad(&image, offset);
+        let only_follows =
+            |code: &DefectCode| [DefectCode::IO001, DefectCode::AG001].contains(code);
+        assert!(before.iter().all(only_follows), "{header:?} at {offset}: {before:?}");
+        match before.is_empty() {
+            true => {
+                let found = open_with_bad(&image, offset);
+                let found = found.unwrap_or_else(|error| panic!("{header:?}: {error}"));
+                for ((number, length), found) in LATE.into_iter().zip(found) {
+                    assert!(found == Some(content(number, length)), "{header:?}: file{number}");
+                }
+                healed += 1;
+            }
+            false => bad += 1,
+        }
+    }
+    println!("{healed} healed, {bad} bad");
+    assert!(healed > 0 && bad > 0, "{healed} healed, {bad} bad");
 }
 
 /// Leaves of the map of the file that [`nameless`] leaves.

@@ -120,6 +120,8 @@ pub(crate) struct Check<'run> {
     /// Whether some page that leads to others could not be used, so that what was found is not
     /// all there is, and nothing follows from what was not found.
     pub(crate) is_incomplete: bool,
+    /// Whether the log could not be replayed, so that all of it may lie between two states.
+    pub(crate) is_torn: bool,
     /// Bytes of memory that grow with the pool.
     pub(crate) memory_bytes: u64,
     /// Whether more was wanted than is allowed.
@@ -217,6 +219,7 @@ pub fn run(device: SharedDevice, options: Options, progress: &mut dyn FnMut(Prog
         report,
         is_clone: false,
         is_incomplete: false,
+        is_torn: false,
         memory_bytes: 0,
         is_over: false,
         progress,

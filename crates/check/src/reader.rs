@@ -347,22 +347,31 @@ impl Reader {
         Ok(())
     }
 
-    /// Puts `bytes` over what the device holds from `offset` on.
-    pub(crate) fn overwrite(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+    /// Puts `bytes` over what the device holds from `offset` on. Only a unit that they do not cover
+    /// is read. Where one can't be read it becomes zeros around them if it `begins_anew`, else it
+    /// stays as it is: who reads it is told.
+    pub(crate) fn overwrite(&mut self, offset: u64, bytes: &[u8], begins_anew: bool) {
         let end = offset + to_u64(bytes.len());
         for unit in offset / UNIT_BYTES..end.div_ceil(UNIT_BYTES) {
             let start = unit * UNIT_BYTES;
+            let (from, to) = (start.max(offset), (start + UNIT_BYTES).min(end));
             if !self.overlay.units.contains_key(&unit) {
-                let content = self.read(start, to_usize(UNIT_BYTES))?;
-                let content = content.first_chunk::<1024>().expect("read as long as asked");
-                self.overlay.units.insert(unit, Box::new(*content));
+                let is_covered = to - from == UNIT_BYTES;
+                let content = if is_covered {
+                    [0; 1024]
+                } else {
+                    match self.read(start, to_usize(UNIT_BYTES)) {
+                        Ok(content) => *content.first_chunk().expect("read as long as asked"),
+                        Err(_) if begins_anew => [0; 1024],
+                        Err(_) => continue,
+                    }
+                };
+                self.overlay.units.insert(unit, Box::new(content));
             }
             let content = self.overlay.units.get_mut(&unit).expect("just inserted");
-            let (from, to) = (start.max(offset), (start + UNIT_BYTES).min(end));
             content[to_usize(from - start)..to_usize(to - start)]
                 .copy_from_slice(&bytes[to_usize(from - offset)..to_usize(to - offset)]);
         }
-        Ok(())
     }
 }
 
@@ -424,8 +433,8 @@ mod tests {
     fn what_was_overwritten_is_read_at_every_alignment() {
         let mut reader = reader();
         let before = reader.read(0, 16384).expect("in range").to_vec();
-        reader.overwrite(1020, &[0xee; 10]).expect("in range");
-        reader.overwrite(5000, &[0xdd; 3000]).expect("in range");
+        reader.overwrite(1020, &[0xee; 10], false);
+        reader.overwrite(5000, &[0xdd; 3000], false);
         let mut expected = before;
         expected[1020..1030].fill(0xee);
         expected[5000..8000].fill(0xdd);

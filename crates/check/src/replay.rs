@@ -14,35 +14,34 @@
 //!    classes that committed.
 //! 4. Undo, backwards: old bytes and old stamps of the classes that did not.
 //!
+//! # What can't be read
+//!
+//! What a mount does not ask for, or has elsewhere, costs nothing here either: `log.rs` and
+//! `double_write.rs` say which that is. Where bytes of the log go over a page that can't be read
+//! the page stays as it is, and whoever needs it says so. Where the log itself is lost the state is
+//! torn ([`is_whole`](replay_into)), and nothing may be concluded from it.
+//!
 //! # Memory
 //!
-//! The log is read a chunk at a time and twice: once to learn which classes committed, once to
+//! The log is read a chunk at a time: to find its end, to learn which classes committed, and to
 //! redo. Undo keeps what it needs of the losers.
+
+mod double_write;
+mod log;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use format::double_write::DoubleWriteHead;
-use format::geometry::JOURNAL_HEADS;
 use format::ids::{Lsn, Place};
-use format::journal::{
-    CHUNK_BYTES_MAX, CHUNK_HEADER_BYTES, ChunkHeader, JournalHead, PageUpdate, Record, records,
-};
-use format::page::{
-    PAGE_BYTES, PageBytes, PageHeader, STAMP_BYTES, STAMP_OFFSET, page_crc, page_lsn, write_u32,
-    write_u64,
-};
+use format::journal::{ChunkHeader, JournalHead, PageUpdate, Record, records};
+use format::page::{PAGE_BYTES, PageBytes, STAMP_BYTES, STAMP_OFFSET, write_u32, write_u64};
 use storage::device::DeviceError;
 
-use crate::convert::{to_u64, to_usize};
+pub(crate) use self::log::copies_of_heads;
+use self::log::{Chunks, Log, Lost};
+use crate::convert::to_u64;
 use crate::reader::{OVERLAY_BYTES_MAX, Reader};
 use crate::report::{Finding, Report};
 use format::defect::DefectCode;
-
-/// Chunks lie at multiples of the smallest sector.
-const SECTOR_BYTES: u64 = 512;
-/// Bytes that the search for chunks behind the end of the log reads at once: what stays in the
-/// cache of a processor while it is looked at.
-const SCAN_BYTES: usize = 64 << 10;
 
 /// A whole chunk of the log.
 #[derive(Debug)]
@@ -70,12 +69,11 @@ pub struct Replayed {
     pub double_written: u64,
 }
 
-/// Lays over the device what the next mount would write, and notes it in `report`.
-pub fn replay_into(reader: &mut Reader, report: &mut Report) {
+/// Lays over the device what the next mount would write, and notes it in `report`. Returns whether
+/// that is all that was durable: what a log has that is lost may be missing, or half there.
+pub fn replay_into(reader: &mut Reader, report: &mut Report) -> bool {
     let mut replay = Replay { reader, report, done: Replayed::default() };
-    if let Err(error) = replay.run() {
-        replay.defect(DefectCode::IO001, None, error.to_string());
-    }
+    let is_whole = replay.run().map_err(|lost| replay.lost(lost)).is_ok();
     let done = replay.done;
     report.notes.push(format!(
         "the pool is open, or was not closed: checked is the state after a replay in memory of {} \
@@ -83,17 +81,19 @@ pub fn replay_into(reader: &mut Reader, report: &mut Report) {
          double-write area; a pool that is in use may change under the check",
         done.chunks, done.records, done.classes_kept, done.classes_undone, done.double_written
     ));
+    is_whole
 }
 
 /// Looks whether the head at which a pool was closed is the newest that there was; if not, lays
-/// over the device what the next mount would write.
-pub(crate) fn verify_rest(reader: &mut Reader, report: &mut Report) {
-    let mut replay = Replay { reader, report, done: Replayed::default() };
-    let is_at_rest = replay.is_at_rest();
-    match is_at_rest {
-        Ok(true) => {}
+/// over the device what the next mount would write. Returns as [`replay_into`] does.
+pub(crate) fn verify_rest(reader: &mut Reader, report: &mut Report) -> bool {
+    match Log::is_at_rest(reader) {
+        Ok(true) => true,
         Ok(false) => replay_into(reader, report),
-        Err(error) => replay.defect(DefectCode::IO001, None, error.to_string()),
+        Err(lost) => {
+            Replay { reader, report, done: Replayed::default() }.lost(lost);
+            false
+        }
     }
 }
 
@@ -107,14 +107,12 @@ pub fn each_chunk_of(
     reader: &mut Reader,
     each: &mut dyn FnMut(&Chunk),
 ) -> Result<Option<(JournalHead, Lsn)>, DeviceError> {
-    let mut report = Report::default();
-    let mut replay = Replay { reader, report: &mut report, done: Replayed::default() };
-    let Some(head) = replay.read_head()? else { return Ok(None) };
-    let end = replay.each_chunk(&head, &mut |_, chunk| {
-        each(chunk);
-        Ok(())
-    })?;
-    Ok(Some((head, end)))
+    let Ok(heads) = log::read_heads(reader) else { return Ok(None) };
+    let mut chunks = Chunks::of(reader, &heads.newest);
+    while let Some(chunk) = chunks.read_next(reader)? {
+        each(&chunk);
+    }
+    Ok(Some((heads.newest, chunks.next)))
 }
 
 struct Replay<'run> {
@@ -156,164 +154,54 @@ struct Undo {
 }
 
 impl Replay<'_> {
-    fn run(&mut self) -> Result<(), DeviceError> {
-        let Some(head) = self.read_head()? else {
-            let offset = self.reader.geometry.journal_offset;
-            self.defect(DefectCode::JR001, Some(offset), "no head verifies".to_owned());
-            return Ok(());
-        };
-        self.double_write(&head)?;
+    fn run(&mut self) -> Result<(), Lost> {
+        let log = Log::find(self.reader)?;
+        if log.passed_over > 0 {
+            self.report.notes.push(format!(
+                "{} pages of the journal can't be read; the log is not in them, and is written \
+                 over them in its turn",
+                log.passed_over
+            ));
+        }
+        self.double_write(&log.head);
         let mut classes = Classes::default();
-        let end = self.each_chunk(&head, &mut |replay, chunk| {
-            replay.learn(chunk, &mut classes);
-            Ok(())
-        })?;
-        self.look_behind(&head, end)?;
+        self.each_chunk(&log, &mut |replay, chunk| replay.learn(chunk, &mut classes))?;
         let (mut undos, mut lost) = (Vec::new(), BTreeSet::new());
-        self.each_chunk(&head, &mut |replay, chunk| {
+        self.each_chunk(&log, &mut |replay, chunk| {
             replay.note_pages(chunk, &classes, &mut lost);
-            replay.redo(chunk, &classes, &mut undos)
+            replay.redo(chunk, &classes, &mut undos);
         })?;
         self.reader.logged.retain(|place| !lost.contains(place));
         for undo in undos.into_iter().rev() {
-            self.write_page_bytes(undo.place, undo.offset, &undo.old)?;
+            self.write_page_bytes(undo.place, undo.offset, &undo.old);
         }
         let kept = classes.seen.iter().filter(|&&class| classes.is_kept(class)).count();
         self.done.classes_kept = to_u64(kept);
         self.done.classes_undone = to_u64(classes.seen.len() - kept);
-        Ok(())
-    }
-
-    /// Whether the log of a closed pool ends at its head.
-    fn is_at_rest(&mut self) -> Result<bool, DeviceError> {
-        let Some(head) = self.read_head()? else {
-            let offset = self.reader.geometry.journal_offset;
-            self.defect(DefectCode::JR001, Some(offset), "no head verifies".to_owned());
-            return Ok(true);
-        };
-        let next = self.read_chunk(head.tail)?;
-        let goes_on = next.is_some_and(|(_, header, _)| {
-            header.lsn == head.tail && header.previous_crc == head.previous_crc
-        });
-        // One of the two heads is always whole: the other may have been newer.
-        let is_in_doubt =
-            self.read_heads()?.iter().all(|other| other.first_slot() == head.first_slot());
-        if !goes_on && is_in_doubt {
-            self.look_behind(&head, head.tail)?;
-        }
-        Ok(!goes_on)
+        log.lost.map_or(Ok(()), Err)
     }
 
     fn defect(&mut self, code: DefectCode, device_offset: Option<u64>, what: String) {
         self.report.add(Finding { defect: code.found(what), path: None, device_offset });
     }
 
-    /// Reads every copy of the heads.
-    fn read_heads(&self) -> Result<Vec<JournalHead>, DeviceError> {
-        let geometry = &self.reader.geometry;
-        let bytes = to_usize(JOURNAL_HEADS) * PAGE_BYTES;
-        let bytes = self.reader.read(geometry.journal_offset, bytes)?;
-        let copies = (0..).zip(bytes.chunks(PAGE_BYTES));
-        let decoded = copies.filter_map(|(slot, copy)| {
-            JournalHead::decode(&page_of(copy), self.reader.pool_id, geometry, slot).ok()
-        });
-        Ok(decoded.collect())
+    fn lost(&mut self, lost: Lost) {
+        self.defect(lost.code, lost.device_offset, lost.what);
     }
 
-    fn read_head(&self) -> Result<Option<JournalHead>, DeviceError> {
-        Ok(self.read_heads()?.into_iter().max_by_key(|head| head.sequence))
-    }
-
-    fn ring(&self) -> (u64, u64) {
-        let geometry = &self.reader.geometry;
-        let heads = JOURNAL_HEADS * to_u64(PAGE_BYTES);
-        (geometry.journal_offset + heads, geometry.journal_bytes.saturating_sub(heads).max(1))
-    }
-
-    /// Hands each whole chunk to `each`, and returns where the log ends.
+    /// Hands each chunk that was found to `each`.
     fn each_chunk(
         &mut self,
-        head: &JournalHead,
-        each: &mut dyn FnMut(&mut Self, &Chunk) -> Result<(), DeviceError>,
-    ) -> Result<Lsn, DeviceError> {
-        let (_, ring_bytes) = self.ring();
-        let (mut next, mut previous_crc) = (head.tail, head.previous_crc);
-        // No more than one round of the ring: past it, chunks would be overwritten ones.
-        let end = Lsn(head.tail.0.saturating_add(ring_bytes));
-        while next < end {
-            let Some((crc, header, chunk)) = self.read_chunk(next)? else { break };
-            if header.lsn != next || header.previous_crc != previous_crc {
-                break;
+        log: &Log,
+        each: &mut dyn FnMut(&mut Self, &Chunk),
+    ) -> Result<(), Lost> {
+        let mut chunks = Chunks::of(self.reader, &log.head);
+        while chunks.next < log.end {
+            let next = chunks.read_next(self.reader);
+            match next.map_err(|error| Lost::unread(self.reader, chunks.next, &error))? {
+                Some(chunk) => each(self, &chunk),
+                None => break,
             }
-            if header.payload_bytes > 0 {
-                each(self, &chunk)?;
-            }
-            previous_crc = crc;
-            next = Lsn(next.0.saturating_add(u64::from(header.chunk_bytes)));
-        }
-        Ok(next)
-    }
-
-    /// Reads the chunk whose position is `lsn`; `None` if there is no whole one.
-    fn read_chunk(&self, lsn: Lsn) -> Result<Option<(u32, ChunkHeader, Chunk)>, DeviceError> {
-        let (ring_offset, ring_bytes) = self.ring();
-        let at = lsn.0 % ring_bytes;
-        let left = ring_bytes - at;
-        if left < to_u64(CHUNK_HEADER_BYTES) {
-            return Ok(None);
-        }
-        let head = self.reader.read(ring_offset + at, CHUNK_HEADER_BYTES)?;
-        let Some(header) = ChunkHeader::peek(&head, self.reader.pool_id) else { return Ok(None) };
-        let covered = to_u64(CHUNK_HEADER_BYTES) + u64::from(header.payload_bytes);
-        let is_step = header.chunk_bytes > 0 && u64::from(header.chunk_bytes) <= left;
-        if !is_step || covered > to_u64(CHUNK_BYTES_MAX + CHUNK_HEADER_BYTES) {
-            return Ok(None);
-        }
-        let bytes = self.reader.read(ring_offset + at, to_usize(covered))?;
-        Ok(ChunkHeader::decode(&bytes, self.reader.pool_id).map(|(crc, header, payload)| {
-            (crc, header, Chunk { lsn, header, payload: payload.to_vec() })
-        }))
-    }
-
-    /// Looks in the whole ring for a chunk that was written after more was durable (L3), or after a
-    /// head that is not there any more (L4).
-    fn look_behind(&mut self, head: &JournalHead, end: Lsn) -> Result<(), DeviceError> {
-        let (ring_offset, ring_bytes) = self.ring();
-        let mut at = 0;
-        while at < ring_bytes {
-            let length = SCAN_BYTES.min(to_usize(ring_bytes - at));
-            let bytes = self.reader.read(ring_offset + at, length)?;
-            let sectors = bytes.chunks(to_usize(SECTOR_BYTES));
-            for (position, sector) in (at..).step_by(to_usize(SECTOR_BYTES)).zip(sectors) {
-                let Some(header) = ChunkHeader::peek(sector, self.reader.pool_id) else { continue };
-                let is_at_home = header.lsn.0 % ring_bytes == position;
-                if is_at_home
-                    && header.head > head.sequence
-                    && self.read_chunk(header.lsn)?.is_some()
-                {
-                    let what = format!(
-                        "the newest head that verifies is {}, but the chunk at {} was written \
-                         after head {} was durable",
-                        head.sequence, header.lsn, header.head
-                    );
-                    self.defect(DefectCode::JR006, Some(self.reader.geometry.journal_offset), what);
-                    return Ok(());
-                }
-                let is_behind = header.lsn > end
-                    && header.lsn.0 - end.0 < ring_bytes
-                    && is_at_home
-                    && header.flushed > end;
-                if is_behind && self.read_chunk(header.lsn)?.is_some() {
-                    let what = format!(
-                        "the log ends at {end}, but the chunk at {} says that all before {} was \
-                         durable",
-                        header.lsn, header.flushed
-                    );
-                    self.defect(DefectCode::JR002, Some(ring_offset + end.0 % ring_bytes), what);
-                    return Ok(());
-                }
-            }
-            at += to_u64(length);
         }
         Ok(())
     }
@@ -360,18 +248,13 @@ impl Replay<'_> {
         }
     }
 
-    fn redo(
-        &mut self,
-        chunk: &Chunk,
-        classes: &Classes,
-        undos: &mut Vec<Undo>,
-    ) -> Result<(), DeviceError> {
+    fn redo(&mut self, chunk: &Chunk, classes: &Classes, undos: &mut Vec<Undo>) {
         for record in records(&chunk.payload).flatten() {
             match record {
                 Record::Update { class, pages, .. } => {
                     let is_kept = classes.is_kept(class);
                     for page in &pages {
-                        self.redo_page(page)?;
+                        self.redo_page(page);
                         if !is_kept {
                             remember(page, undos);
                         }
@@ -382,128 +265,65 @@ impl Replay<'_> {
                         let mut stamp = [0; STAMP_BYTES];
                         write_u32(&mut stamp, 0, crc);
                         write_u64(&mut stamp, 4, lsn.0);
-                        self.write_page_bytes(place, STAMP_OFFSET, &stamp)?;
+                        self.write_page_bytes(place, STAMP_OFFSET, &stamp);
                     }
                 }
                 Record::Merge { .. } => {}
                 Record::LogData { class, place, bytes, .. } => {
                     if classes.is_kept(class) {
-                        self.put_log_data(place, bytes)?;
+                        self.put_log_data(place, bytes);
                     }
                 }
             }
         }
-        Ok(())
     }
 
-    fn redo_page(&mut self, page: &PageUpdate<'_>) -> Result<(), DeviceError> {
+    fn redo_page(&mut self, page: &PageUpdate<'_>) {
         if let Some(image) = page.image {
             let mut bytes = [0; PAGE_BYTES];
             if let Some(kept) = bytes.get_mut(..image.len()) {
                 kept.copy_from_slice(image);
             }
-            self.write_page_bytes(page.place, 0, &bytes)?;
+            self.write_page_bytes(page.place, 0, &bytes);
         }
         for run in &page.runs {
-            self.write_page_bytes(page.place, run.offset, run.new)?;
+            self.write_page_bytes(page.place, run.offset, run.new);
         }
-        Ok(())
     }
 
-    fn put_log_data(&mut self, place: Place, bytes: &[u8]) -> Result<(), DeviceError> {
+    fn put_log_data(&mut self, place: Place, bytes: &[u8]) {
         let geometry = &self.reader.geometry;
         let count = to_u64(bytes.len()).div_ceil(geometry.fragment_bytes());
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         match geometry.device_offset(place, count) {
-            Some(offset) => self.overwrite(offset, bytes),
+            // What shares its last unit belongs to nobody.
+            Some(offset) => self.overwrite(offset, bytes, true),
             None => {
                 let what = format!("{} inline log data for {place}", bytes.len());
                 self.defect(DefectCode::JR003, None, what);
-                Ok(())
             }
         }
     }
 
-    fn write_page_bytes(
-        &mut self,
-        place: Place,
-        offset: usize,
-        bytes: &[u8],
-    ) -> Result<(), DeviceError> {
+    fn write_page_bytes(&mut self, place: Place, offset: usize, bytes: &[u8]) {
         let geometry = &self.reader.geometry;
         let is_inside = offset + bytes.len() <= PAGE_BYTES;
+        let begins_anew = geometry.is_lsn_page(place);
         match geometry.device_offset(place, geometry.page_fragments()).filter(|_| is_inside) {
-            Some(page) => self.overwrite(page + to_u64(offset), bytes),
-            None => {
-                self.defect(DefectCode::JR003, None, format!("a record for {place}"));
-                Ok(())
-            }
+            Some(page) => self.overwrite(page + to_u64(offset), bytes, begins_anew),
+            None => self.defect(DefectCode::JR003, None, format!("a record for {place}")),
         }
     }
 
     /// Overwrites in memory, up to the bound; past it the log is absurd and the rest is left out.
-    fn overwrite(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+    /// `begins_anew`: what lies around, and can't be read, is as if it were zeros.
+    fn overwrite(&mut self, offset: u64, bytes: &[u8], begins_anew: bool) {
         if self.reader.overlay_bytes() > OVERLAY_BYTES_MAX {
             let what = format!("the log changes more than {OVERLAY_BYTES_MAX} bytes");
             self.defect(DefectCode::JR003, None, what);
-            return Ok(());
+            return;
         }
-        self.reader.overwrite(offset, bytes)
-    }
-
-    /// Takes what is in the double-write area, if it holds a whole group that is not home yet: the
-    /// places of one that is may be something else by now.
-    fn double_write(&mut self, head: &JournalHead) -> Result<(), DeviceError> {
-        let Some(entries) = self.double_write_entries(head)? else { return Ok(()) };
-        let mut pages = Vec::new();
-        for (index, (place, crc)) in (0..).zip(entries) {
-            let offset = DoubleWriteHead::page_offset(&self.reader.geometry, index);
-            let copy = page_of(&self.reader.read(offset, PAGE_BYTES)?);
-            if page_crc(&copy) != crc {
-                return Ok(());
-            }
-            pages.push((place, copy));
-        }
-        for (place, copy) in pages {
-            let geometry = &self.reader.geometry;
-            let Some(offset) = geometry.device_offset(place, geometry.page_fragments()) else {
-                self.defect(DefectCode::JR003, None, format!("the double-write area has {place}"));
-                continue;
-            };
-            let home = page_of(&self.reader.read(offset, PAGE_BYTES)?);
-            let is_whole = PageHeader::decode(&home, self.reader.pool_id, place).is_ok();
-            if !is_whole || page_lsn(&home) < page_lsn(&copy) {
-                self.done.double_written += 1;
-                self.overwrite(offset, &copy)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns what the heads of the double-write area list, if they are of one whole group.
-    fn double_write_entries(
-        &self,
-        journal: &JournalHead,
-    ) -> Result<Option<Vec<(Place, u32)>>, DeviceError> {
-        let geometry = &self.reader.geometry;
-        let mut entries = Vec::new();
-        let mut group: Option<(u64, u64)> = None;
-        for index in 0..geometry.double_write_heads() {
-            let offset = DoubleWriteHead::head_offset(geometry, index);
-            let bytes = page_of(&self.reader.read(offset, PAGE_BYTES)?);
-            let head = DoubleWriteHead::decode(&bytes, self.reader.pool_id, geometry, index);
-            let Some(head) = head else { return Ok(None) };
-            let found = (head.sequence, head.page_count);
-            let is_home = head.sequence <= journal.double_write_sequence;
-            if *group.get_or_insert(found) != found || is_home {
-                return Ok(None);
-            }
-            entries.extend(head.entries);
-            if to_u64(entries.len()) >= head.page_count {
-                break;
-            }
-        }
-        Ok(group.filter(|&(_, count)| count == to_u64(entries.len())).map(|_| entries))
+        self.reader.overwrite(offset, bytes, begins_anew);
     }
 }
 
@@ -522,5 +342,3 @@ fn remember(page: &PageUpdate<'_>, undos: &mut Vec<Undo>) {
 fn page_of(bytes: &[u8]) -> PageBytes {
     *bytes.first_chunk::<PAGE_BYTES>().expect("read as long as asked")
 }
-
-const _: () = assert!(CHUNK_HEADER_BYTES < 512, "a header lies in one sector");

@@ -294,7 +294,7 @@ fn names(check: &mut Check<'_>, filesets: &[&Fileset]) {
 fn one_fileset(check: &mut Check<'_>, fileset: &Fileset) -> Result<(), Stop> {
     let mut tree = Tree::new(fileset.clone());
     let (outer_incomplete, first_finding) = (check.is_incomplete, check.report.findings.len());
-    check.is_incomplete = false;
+    check.is_incomplete = check.is_torn;
     let reserved = check.space.fragments_reserved;
     for pass in &FILESET_PASSES {
         check.step(pass.name);

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use format::defect::{Defect, DefectCode};
-use format::geometry::JOURNAL_HEADS;
-use format::journal::JournalHead;
-use format::page::{PAGE_BYTES, PageBytes};
+use format::defect::DefectCode;
+use format::page::PAGE_BYTES;
 
-use crate::convert::{to_u64, to_usize};
+use crate::convert::to_u64;
 use crate::reader::Reader;
-use crate::replay::{replay_into, verify_rest};
+use crate::replay::{copies_of_heads, replay_into, verify_rest};
 use crate::report::Finding;
 use crate::{Check, Stop};
 
@@ -20,10 +18,16 @@ const LOGGED_BYTES: u64 = 16;
 pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     heads(check);
     let reader = Arc::get_mut(&mut check.reader).expect("no pass before this one shares it");
-    if check.superblock.current.is_open {
-        replay_into(reader, &mut check.report);
+    let is_whole = if check.superblock.current.is_open {
+        replay_into(reader, &mut check.report)
     } else {
-        verify_rest(reader, &mut check.report);
+        verify_rest(reader, &mut check.report)
+    };
+    if !is_whole {
+        (check.is_torn, check.is_incomplete) = (true, true);
+        let what = "the log could not be replayed: what is checked may lie between two states. \
+                    Leaks, missing names and totals are not told, and some defects may come of it";
+        check.report.notes.push(what.to_owned());
     }
     let logged = to_u64(check.reader.logged.len()) * LOGGED_BYTES;
     let bytes = check.reader.overlay_bytes() + logged;
@@ -33,13 +37,13 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
 /// Notes the copies of the heads that can't be used, and the one of a closed pool that is older
 /// than its twin. If no head is left at all, the replay says so.
 fn heads(check: &mut Check<'_>) {
-    let copies = read_heads(&check.reader);
+    let copies = copies_of_heads(&check.reader);
     let newest = copies.iter().flatten().max_by_key(|head| head.sequence);
     let Some(&newest) = newest else { return };
     let is_closed = !check.superblock.current.is_open;
     for (slot, copy) in (0..).zip(copies) {
         let what = match copy {
-            Err(defect) => defect.to_string(),
+            Err(error) => error.to_string(),
             Ok(head) => {
                 let is_twin = head.first_slot() == newest.first_slot();
                 if !is_closed || !is_twin || head.sequence == newest.sequence {
@@ -52,17 +56,6 @@ fn heads(check: &mut Check<'_>) {
         let device_offset = Some(offset_of(&check.reader, slot));
         check.report.note(Finding { defect, path: None, device_offset });
     }
-}
-
-fn read_heads(reader: &Reader) -> Vec<Result<JournalHead, Defect>> {
-    let bytes = match reader.read(offset_of(reader, 0), PAGE_BYTES * to_usize(JOURNAL_HEADS)) {
-        Ok(bytes) => bytes,
-        Err(error) => return vec![Err(DefectCode::IO001.found(error.to_string()))],
-    };
-    let decode = |(slot, copy): (u64, &PageBytes)| {
-        Ok(JournalHead::decode(copy, reader.pool_id, &reader.geometry, slot)?)
-    };
-    (0..).zip(bytes.as_chunks().0).map(decode).collect()
 }
 
 fn offset_of(reader: &Reader, slot: u64) -> u64 {

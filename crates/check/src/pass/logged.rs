@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use format::defect::{DefectCode, Subject};
+use format::defect::{Defect, DefectCode, Subject};
 use format::ids::{AnodeNo, FilesetId, Place};
 use format::page::PageHeader;
 
@@ -17,7 +17,13 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
         check.report.findings.iter().filter_map(|finding| finding.defect.place).collect();
     let logged = check.reader.logged.clone();
     for place in logged.difference(&named).copied() {
-        let Ok(page) = check.reader.read_raw_page(place) else { continue };
+        let page = match check.reader.read_raw_page(place) {
+            Ok(page) => page,
+            Err(error) => {
+                check.found(Defect::from(error).at(place), POOL);
+                continue;
+            }
+        };
         if let Err(error) = PageHeader::decode(&page, check.reader.pool_id, place) {
             let what = format!("a page that the log changes does not verify: {error}");
             check.defect(DefectCode::JR004, POOL, Some(place), what);

@@ -1,0 +1,91 @@
+//! What the double-write area holds for the next mount: a whole group that is not home yet.
+//!
+//! What can't be read is no whole group: the log has every byte of those that a checkpoint takes
+//! home, and LSN pages that do not verify begin anew.
+
+use format::defect::DefectCode;
+use format::double_write::DoubleWriteHead;
+use format::ids::Place;
+use format::journal::JournalHead;
+use format::page::{PAGE_BYTES, PageBytes, PageHeader, page_crc, page_lsn};
+use storage::device::DeviceError;
+
+use super::{Replay, page_of};
+use crate::convert::to_u64;
+use crate::reader::Reader;
+
+impl Replay<'_> {
+    /// Takes what is in the double-write area, if it holds a whole group that is not home yet: the
+    /// places of one that is may be something else by now.
+    pub(super) fn double_write(&mut self, head: &JournalHead) {
+        let group = match group_of(self.reader, head) {
+            Ok(group) => group,
+            Err(error) => {
+                let what = "the log has what a mount needs of it";
+                self.report.notes.push(format!("{error}: in the double-write area; {what}"));
+                return;
+            }
+        };
+        for (place, copy) in group {
+            let geometry = &self.reader.geometry;
+            let Some(offset) = geometry.device_offset(place, geometry.page_fragments()) else {
+                let what = format!("the double-write area has {place}");
+                self.defect(DefectCode::JR003, None, what);
+                continue;
+            };
+            let home = self.reader.read(offset, PAGE_BYTES).ok().map(|home| page_of(&home));
+            let is_newer = home.is_some_and(|home| {
+                let is_whole = PageHeader::decode(&home, self.reader.pool_id, place).is_ok();
+                is_whole && page_lsn(&home) >= page_lsn(&copy)
+            });
+            if !is_newer {
+                self.done.double_written += 1;
+                self.overwrite(offset, &copy, false);
+            }
+        }
+    }
+}
+
+/// Returns the pages of the group in the double-write area; none if there is no whole one that is
+/// not home.
+fn group_of(
+    reader: &Reader,
+    journal: &JournalHead,
+) -> Result<Vec<(Place, PageBytes)>, DeviceError> {
+    let mut pages = Vec::new();
+    for (index, (place, crc)) in (0..).zip(entries_of(reader, journal)?.unwrap_or_default()) {
+        let offset = DoubleWriteHead::page_offset(&reader.geometry, index);
+        let copy = page_of(&reader.read(offset, PAGE_BYTES)?);
+        if page_crc(&copy) != crc {
+            return Ok(Vec::new());
+        }
+        pages.push((place, copy));
+    }
+    Ok(pages)
+}
+
+/// Returns what the heads of the double-write area list, if they are of one whole group.
+fn entries_of(
+    reader: &Reader,
+    journal: &JournalHead,
+) -> Result<Option<Vec<(Place, u32)>>, DeviceError> {
+    let geometry = &reader.geometry;
+    let mut entries = Vec::new();
+    let mut group: Option<(u64, u64)> = None;
+    for index in 0..geometry.double_write_heads() {
+        let offset = DoubleWriteHead::head_offset(geometry, index);
+        let bytes = page_of(&reader.read(offset, PAGE_BYTES)?);
+        let head = DoubleWriteHead::decode(&bytes, reader.pool_id, geometry, index);
+        let Some(head) = head else { return Ok(None) };
+        let found = (head.sequence, head.page_count);
+        let is_home = head.sequence <= journal.double_write_sequence;
+        if *group.get_or_insert(found) != found || is_home {
+            return Ok(None);
+        }
+        entries.extend(head.entries);
+        if to_u64(entries.len()) >= head.page_count {
+            break;
+        }
+    }
+    Ok(group.filter(|&(_, count)| count == to_u64(entries.len())).map(|_| entries))
+}
