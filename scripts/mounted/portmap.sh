@@ -35,8 +35,11 @@ says() {
 
 says '100003 *3 *tcp *2049 *nfs' rpcinfo -p "$HOST"
 says '100005 *3 *tcp *2049 *mountd' rpcinfo -p "$HOST"
+says '100000 *2 *udp *111 *portmapper' rpcinfo -p "$HOST"
+says '100000 *4 *udp *127.0.0.1.0.111 *portmapper' rpcinfo "$HOST"
 says 'program 100003 version 3 ready' rpcinfo -t "$HOST" nfs 3
 says 'program 100005 version 3 ready' rpcinfo -t "$HOST" mountd 3
+says 'program 100000 version 2 ready' rpcinfo -u "$HOST" portmapper 2
 ! timeout 20 rpcinfo -t "$HOST" nfs 4 >/dev/null 2>&1 || fail "there is a version that is not there"
 says '^/a *127.0.0.1/32$' showmount -e --no-headers "$HOST"
 says '^/b/c *10.0.0.0/8,127.0.0.1/32$' showmount -e --no-headers "$HOST"

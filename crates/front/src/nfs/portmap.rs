@@ -28,21 +28,26 @@ const NULL: u32 = 0;
 /// GETPORT of version 2, GETADDR of the others.
 const GET: u32 = 3;
 const DUMP: u32 = 4;
-const TCP: u32 = 6;
+/// Transports, as version 2 numbers them and as the others name them.
+const TCP: (u32, &[u8]) = (6, b"tcp");
+const UDP: (u32, &[u8]) = (17, b"udp");
 const STRING_BYTES_MAX: usize = 256;
 /// Longest question that comes by UDP.
 const DATAGRAM_BYTES_MAX: usize = 1024;
 /// How often the thread for UDP looks whether it is to end.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What is to be found: program and version.
-const SERVED: [(u32, u32); 6] = [
-    (PROGRAM, 2),
-    (PROGRAM, 3),
-    (PROGRAM, 4),
-    (protocol::PROGRAM, protocol::VERSION),
-    (mount::PROGRAM, 1),
-    (mount::PROGRAM, 3),
+/// What is to be found: program, version and transport.
+const SERVED: [(u32, u32, (u32, &[u8])); 9] = [
+    (PROGRAM, 2, TCP),
+    (PROGRAM, 3, TCP),
+    (PROGRAM, 4, TCP),
+    (PROGRAM, 2, UDP),
+    (PROGRAM, 3, UDP),
+    (PROGRAM, 4, UDP),
+    (protocol::PROGRAM, protocol::VERSION, TCP),
+    (mount::PROGRAM, 1, TCP),
+    (mount::PROGRAM, 3, TCP),
 ];
 /// Where clients look for a portmapper, and for nothing else.
 const OWN_PORT: u16 = 111;
@@ -61,12 +66,12 @@ pub(super) fn answer(
         GET if is_old => get_port(service, args, out).map_err(|Garbage| Unserved::Arguments),
         GET => get_address(service, peer, args, out).map_err(|Garbage| Unserved::Arguments),
         DUMP => {
-            for (program, version) in SERVED {
+            for (program, version, (transport, network)) in SERVED {
                 out.words(&[1, program, version]);
                 if is_old {
-                    out.words(&[TCP, u32::from(port_of(service, program))]);
+                    out.words(&[transport, u32::from(port_of(service, program))]);
                 } else {
-                    out.opaque(b"tcp");
+                    out.opaque(network);
                     out.opaque(address(near(peer), port_of(service, program)).as_bytes());
                     out.opaque(b"superuser");
                 }
@@ -78,10 +83,6 @@ pub(super) fn answer(
     }
 }
 
-fn is_served(program: u32, version: u32) -> bool {
-    SERVED.contains(&(program, version))
-}
-
 fn port_of(service: &Service, program: u32) -> u16 {
     if program == PROGRAM { OWN_PORT } else { service.port() }
 }
@@ -89,7 +90,9 @@ fn port_of(service: &Service, program: u32) -> u16 {
 fn get_port(service: &Service, args: &mut Reader<'_>, out: &mut Writer) -> Result<(), Garbage> {
     let (program, version, transport) = (args.u32()?, args.u32()?, args.u32()?);
     args.u32()?;
-    let is_ours = is_served(program, version) && transport == TCP;
+    let is_ours = SERVED
+        .iter()
+        .any(|(its, of, (number, _))| (*its, *of, *number) == (program, version, transport));
     out.u32(if is_ours { u32::from(port_of(service, program)) } else { 0 });
     Ok(())
 }
@@ -102,7 +105,10 @@ fn get_address(
 ) -> Result<(), Garbage> {
     let (program, version) = (args.u32()?, args.u32()?);
     let network = args.opaque(STRING_BYTES_MAX)?;
-    let is_ours = is_served(program, version) && network.starts_with(b"tcp");
+    // Of IPv6 it is called tcp6.
+    let is_ours = SERVED
+        .iter()
+        .any(|(its, of, (_, name))| (*its, *of) == (program, version) && network.starts_with(name));
     let found =
         if is_ours { address(near(peer), port_of(service, program)) } else { String::new() };
     out.opaque(found.as_bytes());
@@ -209,19 +215,29 @@ mod tests {
         let address = socket.local_addr().expect("it has one");
         let _portmapper = Portmapper::start(service, socket).expect("it starts");
         let asker = UdpSocket::bind("127.0.0.1:0").expect("there is a port");
-        let ask = |program: u32, procedure: u32| {
+        let ask = |program: u32, procedure: u32, about: [u32; 3]| {
             let mut words = Writer::default();
             words.words(&[7, 0, 2, program, 2, procedure, 0, 0, 0, 0]);
-            words.words(&[protocol::PROGRAM, protocol::VERSION, TCP, 0]);
+            words.words(&about);
+            words.u32(0);
             asker.send_to(&words.into_inner(), address).expect("it can be sent");
         };
-        // Only the last is answered: the list is not for strangers.
-        ask(protocol::PROGRAM, 0);
-        ask(PROGRAM, DUMP);
-        ask(PROGRAM, GET);
         asker.set_read_timeout(Some(Duration::from_secs(20))).expect("it is long");
-        let mut bytes = [0; 64];
-        let count = asker.recv(&mut bytes).expect("it answers");
-        assert_eq!(bytes[count - 4..count], [0, 0, 8, 1]);
+        let told = || {
+            let mut bytes = [0; 64];
+            let count = asker.recv(&mut bytes).expect("it answers");
+            u32::from_be_bytes(*bytes[..count].last_chunk().expect("it is a number"))
+        };
+        // Only the last is answered: the list is not for strangers.
+        let nfs = [protocol::PROGRAM, protocol::VERSION, TCP.0];
+        ask(protocol::PROGRAM, 0, nfs);
+        ask(PROGRAM, DUMP, nfs);
+        ask(PROGRAM, GET, nfs);
+        assert_eq!(told(), 2049);
+        // NFS itself is not there by UDP; who answers this is.
+        ask(PROGRAM, GET, [protocol::PROGRAM, protocol::VERSION, UDP.0]);
+        assert_eq!(told(), 0);
+        ask(PROGRAM, GET, [PROGRAM, VERSION_FIRST, UDP.0]);
+        assert_eq!(told(), 111);
     }
 }
