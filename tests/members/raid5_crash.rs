@@ -3,7 +3,8 @@
 //! after the recovery. Some recoveries are cut too.
 //!
 //! With one member away everything that was acknowledged is there; so is it with one byte of one
-//! member turned over. Both at a time are more than a parity is for.
+//! member turned over. Both at a time, which are more than a parity is for, are in `raid5_both.rs`,
+//! and members that fail meanwhile in `raid5_fails.rs`.
 
 use std::sync::Arc;
 
@@ -21,10 +22,10 @@ use super::{Devices, devices_of, reopened, shared};
 
 /// One operation, and where the timeline stood when it began and when it was acknowledged.
 pub(crate) struct Recorded {
-    step: Step,
-    began: u64,
-    ended: u64,
-    applied: Applied,
+    pub(crate) step: Step,
+    pub(crate) began: u64,
+    pub(crate) ended: u64,
+    pub(crate) applied: Applied,
 }
 
 /// What an exploration was.
@@ -43,7 +44,7 @@ enum Harm {
     Rotted { member: usize, offset: u64 },
 }
 
-fn open(devices: &Devices) -> Result<Pool, String> {
+pub(crate) fn open(devices: &Devices) -> Result<Pool, String> {
     open_by(devices, Arc::new(ManualClock::new()))
 }
 
@@ -67,7 +68,7 @@ pub(crate) fn judged(devices: &Devices, history: &History) -> Result<(), String>
 }
 
 /// Runs the workload; returns the devices and what was done.
-fn run(base: &Devices, seed: u64, steps: usize) -> (Devices, Vec<Recorded>) {
+pub(crate) fn run(base: &Devices, seed: u64, steps: usize) -> (Devices, Vec<Recorded>) {
     let all: Vec<usize> = (0..base.len()).collect();
     let devices = reopened(base, &all);
     let pool = open(&devices).expect("a new pool opens");

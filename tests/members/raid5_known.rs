@@ -67,7 +67,7 @@ fn cut_off(count: usize, small: usize, large_bytes: usize) -> Grounds {
     Grounds { images, files, pages }
 }
 
-fn with_bad(images: &[Image], away: Option<usize>, bad: &[(usize, u64)]) -> Devices {
+pub(crate) fn with_bad(images: &[Image], away: Option<usize>, bad: &[(usize, u64)]) -> Devices {
     let devices = without(images, away);
     for member in bad.iter().map(|(member, _)| *member).collect::<BTreeSet<usize>>() {
         let own = bad.iter().filter(|(of, _)| *of == member);
