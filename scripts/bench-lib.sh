@@ -61,7 +61,7 @@ took() {
 # note MEASURE WHO MICROSECONDS
 note() { printf '%s\t%s\t%s\n' "$1" "$2" "$3" >>"$place/$section.times"; }
 
-# compare FIRST SECOND: of each measure both medians, and how many times faster FIRST is.
+# compare FIRST SECOND: of each measure of both their medians, and how many times faster FIRST is.
 compare() {
     printf '\n%-24s %12s %12s    %s\n' "$section" "$1, ms" "$2, ms" "time of $2 / $1"
     awk -F'\t' -v first="$1" -v second="$2" '
@@ -77,6 +77,7 @@ compare() {
         END {
             for (m = 1; m <= measures; m++) {
                 name = order[m]; n = count[name, first]
+                if (!((name, second) in count)) continue
                 for (i = 1; i <= n; i++) {
                     a[i] = times[name, first, i]; b[i] = times[name, second, i]; r[i] = b[i] / a[i]
                 }

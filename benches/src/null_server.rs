@@ -3,8 +3,11 @@
 //!
 //! `null-server DIRECTORY [POLL_MICROSECONDS]`: serves until it is unmounted. Names are kept in one
 //! map in memory; content is not kept at all, and reads as zeros.
+//! `null-server --nfs ADDRESS:PORT`: the same behind the server of NFS, as `/`, for one client,
+//! until it is killed.
 
 use std::collections::HashMap;
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,6 +19,7 @@ use engine::vnode::api::{
     StatFs, Timestamp, XattrMode,
 };
 use front::fuse::{MountOptions, StopSignals};
+use front::nfs::{Export, HandleKey, Server, ServerOptions, Service};
 
 const ROOT: Ino = Ino(1);
 const BORN: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 0 };
@@ -106,8 +110,8 @@ impl FileSystem for Null {
         1
     }
 
-    fn resolve(&self, _: &Caller, _: Handle) -> FsResult<Attr> {
-        Err(FsError::Stale)
+    fn resolve(&self, _: &Caller, handle: Handle) -> FsResult<Attr> {
+        self.state().attr(handle.ino)
     }
 
     fn root(&self) -> Ino {
@@ -346,9 +350,28 @@ impl FileSystem for Null {
     }
 }
 
+fn serve_nfs(address: &str) {
+    let listener = TcpListener::bind(address).expect("nobody listens there");
+    let port = listener.local_addr().expect("it has one").port();
+    let service = Arc::new(Service::new(HandleKey([1; 16]), port));
+    let rules = "/:rw,to=0.0.0.0/0,squash=none,insecure".parse().expect("it is one");
+    let fs: Arc<dyn FileSystem> = Arc::new(Null::new());
+    service.add(Export::new(rules, fs).expect("it is there")).expect("it is the first");
+    let options = ServerOptions::default();
+    let _server = Server::start(service, vec![listener], &options).expect("it starts");
+    println!("serving {address}");
+    loop {
+        std::thread::park();
+    }
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let directory = arguments.next().expect("usage: null-server DIRECTORY [POLL_MICROSECONDS]");
+    let usage = "usage: null-server DIRECTORY [POLL_MICROSECONDS] | --nfs ADDRESS:PORT";
+    let directory = arguments.next().expect(usage);
+    if directory == "--nfs" {
+        return serve_nfs(&arguments.next().expect(usage));
+    }
     let mut options = MountOptions::new("null");
     if let Some(poll) = arguments.next() {
         options.poll_time = Duration::from_micros(poll.parse().expect("a number of microseconds"));
