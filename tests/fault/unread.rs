@@ -144,7 +144,8 @@ fn a_rotten_chunk_is_never_the_end_of_the_log() {
 }
 
 /// Goal: a bad sector below inline log data stops no open where a fragment is less than a page
-/// either, and a check names what of it nobody has. Method: each page of the first segments, one after the other.
+/// either, and a check names what of it nobody has. Method: each page of the first segments, one
+/// after the other.
 #[test]
 fn a_bad_sector_below_small_fragments_stops_no_open() {
     let device = SimDevice::new(POOL_BYTES, SimOptions::default());

@@ -261,8 +261,8 @@ impl Chunks {
     }
 }
 
-/// Reads the chunk whose position is `lsn`, and its checksum; `None` if there is no whole one. Of one
-/// of an older lap no more than its header is read.
+/// Reads the chunk whose position is `lsn`, and its checksum; `None` if there is no whole one. Of
+/// one of an older lap no more than its header is read.
 fn read_chunk(reader: &Reader, lsn: Lsn) -> Result<Option<(u32, Chunk)>, DeviceError> {
     let (ring_offset, ring_bytes) = ring(reader);
     let at = lsn.0 % ring_bytes;
