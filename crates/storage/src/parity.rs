@@ -1,7 +1,9 @@
 //! Parity: the exclusive or of the units of a row.
 //!
-//! Plain loops over fixed arrays, which the compiler turns into the widest instructions that the
-//! target has. `examples/parity.rs` measures them.
+//! Plain loops over fixed arrays, which the compiler turns into vector instructions. They are there
+//! three times on x86-64, with the widest that any processor has (AVX-512), those of most (AVX2),
+//! and those of all (SSE2); which one runs the processor says. `examples/parity.rs` measures them.
+#![allow(unsafe_code)]
 
 /// Bytes that are taken at once: four registers of 128 bits, or one of 512.
 const STEP_BYTES: usize = 64;
@@ -17,42 +19,60 @@ pub fn xor_into(target: &mut [u8], sources: &[&[u8]]) {
     for source in sources {
         assert_eq!(source.len(), target.len(), "units of a row are of one length");
     }
-    let mut groups = sources.chunks_exact(SOURCES_AT_ONCE);
-    for group in groups.by_ref() {
-        if let [first, second, third, fourth] = group {
-            xor_four(target, first, second, third, fourth);
+    #[cfg(target_arch = "x86_64")]
+    {
+        if std::arch::is_x86_feature_detected!("avx512f") {
+            // SAFETY: the processor has these instructions.
+            return unsafe { xor_512(target, sources) };
+        }
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: as above.
+            return unsafe { xor_256(target, sources) };
         }
     }
-    for source in groups.remainder() {
-        xor_one(target, source);
+    xor_all(target, sources);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn xor_512(target: &mut [u8], sources: &[&[u8]]) {
+    xor_all(target, sources);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn xor_256(target: &mut [u8], sources: &[&[u8]]) {
+    xor_all(target, sources);
+}
+
+/// Inlined, so that each caller's instructions are used.
+#[inline(always)]
+fn xor_all(target: &mut [u8], sources: &[&[u8]]) {
+    let (groups, rest) = sources.as_chunks::<SOURCES_AT_ONCE>();
+    for group in groups {
+        xor_some(target, *group);
+    }
+    match *rest {
+        [one] => xor_some(target, [one]),
+        [one, two] => xor_some(target, [one, two]),
+        [one, two, three] => xor_some(target, [one, two, three]),
+        _ => {}
     }
 }
 
-fn xor_one(target: &mut [u8], source: &[u8]) {
+/// Takes all of `sources` in one pass.
+#[inline(always)]
+fn xor_some<const COUNT: usize>(target: &mut [u8], sources: [&[u8]; COUNT]) {
     let (whole, rest) = target.as_chunks_mut::<STEP_BYTES>();
-    let (from, from_rest) = source.as_chunks::<STEP_BYTES>();
-    for (target, source) in whole.iter_mut().zip(from) {
-        for (byte, other) in target.iter_mut().zip(source) {
-            *byte ^= other;
-        }
-    }
-    for (byte, other) in rest.iter_mut().zip(from_rest) {
-        *byte ^= other;
-    }
-}
-
-fn xor_four(target: &mut [u8], first: &[u8], second: &[u8], third: &[u8], fourth: &[u8]) {
-    let (whole, _) = target.as_chunks_mut::<STEP_BYTES>();
-    let done = whole.len() * STEP_BYTES;
-    let halves = first.as_chunks::<STEP_BYTES>().0.iter().zip(second.as_chunks::<STEP_BYTES>().0);
-    let others = third.as_chunks::<STEP_BYTES>().0.iter().zip(fourth.as_chunks::<STEP_BYTES>().0);
-    for (target, ((first, second), (third, fourth))) in whole.iter_mut().zip(halves.zip(others)) {
+    let pieces = sources.map(<[u8]>::as_chunks::<STEP_BYTES>);
+    for (index, target) in whole.iter_mut().enumerate() {
+        let of_all = pieces.map(|(pieces, _)| &pieces[index]);
         for at in 0..STEP_BYTES {
-            target[at] ^= first[at] ^ second[at] ^ third[at] ^ fourth[at];
+            target[at] ^= of_all.iter().fold(0, |sum, piece| sum ^ piece[at]);
         }
     }
-    for source in [first, second, third, fourth] {
-        xor_one(&mut target[done..], &source[done..]);
+    for (index, byte) in rest.iter_mut().enumerate() {
+        *byte ^= pieces.iter().fold(0, |sum, (_, rest)| sum ^ rest[index]);
     }
 }
 
@@ -64,6 +84,22 @@ mod tests {
 
     fn random(prng: &mut Prng, length: usize) -> Vec<u8> {
         (0..length).map(|_| prng.next_u64().to_le_bytes()[0]).collect()
+    }
+
+    /// Goal: whatever instructions a processor has, parity is the same.
+    #[test]
+    fn all_kinds_of_instructions_say_the_same() {
+        let mut prng = Prng::from_seed(6);
+        for count in 1..=9 {
+            for length in [0, 1, 63, 64, 65, 300, 4096] {
+                let units: Vec<Vec<u8>> = (0..count).map(|_| random(&mut prng, length)).collect();
+                let sources: Vec<&[u8]> = units.iter().map(Vec::as_slice).collect();
+                let (mut chosen, mut plain) = (vec![3; length], vec![3; length]);
+                xor_into(&mut chosen, &sources);
+                xor_all(&mut plain, &sources);
+                assert!(chosen == plain, "{count} of {length}");
+            }
+        }
     }
 
     /// Goal: parity is the sum of all, byte for byte, and any unit is what is missing from the sum
