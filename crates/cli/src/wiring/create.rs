@@ -29,12 +29,15 @@ use super::{
     cannot_open, cannot_start, cannot_use, failed, open_device_with, openness_of, random_bytes,
 };
 use crate::backend::{BackendError, CreateOptions, CreateReport, GroupToMake};
+use crate::size::ByteSize;
 
 /// A file of the size that was asked for may be too large for the file system below by a little
 /// (ext4 ends 4 KiB below 16 TiB): so much less is tried.
 const SIZE_SLACK_BYTES: u64 = 1 << 20;
 /// A device is as long as this goes into its file.
 const DEVICE_ALIGN_BYTES: u64 = 4096;
+/// What a device has more than the shortest of its disk group and is not told of.
+const UNUSED_TOLD_BYTES: u64 = 1 << 20;
 /// Bytes of a file that are given back at once: well within the deadline of a request.
 const DISCARD_BYTES: u64 = 64 << 30;
 
@@ -275,13 +278,41 @@ fn as_shared(device: &Arc<CountingDevice>) -> SharedDevice {
     Arc::<CountingDevice>::clone(device)
 }
 
+/// Returns what is not used of devices that are longer than others of their disk group.
+fn unused_of(groups: &[GroupToMake], all: &[Ready]) -> Vec<String> {
+    let (mut rest, mut told) = (all, Vec::new());
+    for group in groups {
+        let (own, others) = rest.split_at(group.width.min(rest.len()));
+        rest = others;
+        let size_of = |ready: &Ready| ready.device.info().size_bytes;
+        let Some(shortest) = own.iter().min_by_key(|ready| size_of(ready)) else { continue };
+        for ready in own {
+            let unused = size_of(ready) - size_of(shortest);
+            if unused >= UNUSED_TOLD_BYTES {
+                told.push(format!(
+                    "{}: {} of {} are not used: each device of a {} is used as far as the \
+                     shortest, {} ({})",
+                    ready.path.display(),
+                    ByteSize(unused),
+                    ByteSize(size_of(ready)),
+                    group.layout.word(),
+                    shortest.path.display(),
+                    ByteSize(size_of(shortest)),
+                ));
+            }
+        }
+    }
+    told
+}
+
 /// Makes a pool on what is blank by now.
 fn make(
     options: &CreateOptions,
     all: &[Ready],
     plan: &engine::CreateOptions,
 ) -> Result<CreateReport, BackendError> {
-    let warnings = all.iter().filter_map(|ready| openness_of(&ready.path, &ready.device)).collect();
+    let open = all.iter().filter_map(|ready| openness_of(&ready.path, &ready.device));
+    let warnings = open.chain(unused_of(&options.groups, all)).collect();
     let counted: Vec<Arc<CountingDevice>> =
         all.iter().map(|ready| CountingDevice::new(ready.device.clone())).collect();
     let devices: Vec<SharedDevice> = counted.iter().map(as_shared).collect();

@@ -117,6 +117,26 @@ fn a_refused_create_of_several_groups_cuts_no_file() {
     assert!(!place.path("c").exists(), "the refusal left a file");
 }
 
+/// Goal: who gives devices of different sizes is told what is not used of them, and a device in two
+/// places is refused. Method: a mirror of which one is longer, beside one that is not.
+#[test]
+fn what_is_not_used_of_longer_devices_is_told() {
+    let place = Place::new();
+    for (name, mib) in [("a", 64), ("b", 96), ("c", 64), ("d", 64)] {
+        let file = File::create(place.path(name)).expect("the name is new");
+        file.set_len(mib * MIB).expect("there is room");
+    }
+    let twice = ["create", "--group", "mirror:a,b", "--group", "mirror:c,a=data"];
+    let refusal = place.told(&twice, 2);
+    assert!(refusal.contains("a is named twice"), "{refusal}");
+    let made = place.told(&["create", "--group", "mirror:a,b"], 0);
+    let unused =
+        "b: 32M of 96M are not used: each device of a mirror is used as far as the shortest";
+    assert!(made.contains(unused) && made.contains("a (64M)"), "{made}");
+    let made = place.told(&["create", "--group", "mirror:c,d"], 0);
+    assert!(!made.contains("not used"), "{made}");
+}
+
 /// Goal: a file that is overwritten is the same file: its names, links, mode and owner stay, and
 /// nothing of the old pool is left. Method: larger, smaller and of the same size.
 #[test]
