@@ -1,5 +1,6 @@
 //! What operations may cost, counted in requests to the device, so that it never flickers.
 
+mod ahead;
 mod appends;
 mod bounds;
 mod checking;

@@ -641,4 +641,14 @@ pub(crate) const FOUND: &[Row] = &[
     ("NameNotAdmitted", "filesets", "quota::links_and_longer_names_are_held_against_the_quota"),
     ("WritebackExempt", "filesets", "owners::limits_hold_for_what_a_kernel_writes_back"),
     ("GraceForgotten", "engine", "vnode::quota::tests::graces_of_many_are_kept_beside_a_clone"),
+    (
+        "AheadNotDropped",
+        "engine",
+        "segment::ahead::tests::nothing_of_a_segment_that_was_opened_is_handed_out",
+    ),
+    (
+        "AheadNotWaitedFor",
+        "engine",
+        "segment::ahead::tests::who_asks_for_what_is_being_read_waits_for_it",
+    ),
 ];

@@ -36,7 +36,7 @@ pub use pool::{
     PAUSE_NS_MAX, Pipe, Pool, PoolStatus, QuotaAccount, QuotaInfo, QuotaLimitsChange,
     QuotaProgress, SpareStatus,
 };
-pub use segment::{SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
+pub use segment::{ReadaheadCounts, SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
 pub use stream::{ReceiveError, ResumeToken, SendError, TokenError};
 pub use vnode::{
     Became, DIFF_RANGES_MAX, DIRTY_FILES_MAX, Difference, FilesOptions, FilesetChange, Fullness,

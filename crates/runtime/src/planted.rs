@@ -301,6 +301,8 @@ bugs! {
         "Pages of a directory that a link or a rename takes are held against no quota.",
     WritebackExempt: "What a kernel writes back is let in past limits, as of root.",
     GraceForgotten: "A grace is forgotten where a change with several of them is given up.",
+    AheadNotDropped: "What was read ahead of a segment stays when it is written anew (SC1).",
+    AheadNotWaitedFor: "Who asks for what is being read ahead reads it as well.",
 }
 
 /// Whether `bug` is awake.

@@ -35,6 +35,19 @@ impl Extent {
             && other_start < end
     }
 
+    /// Returns the fragments between it and `other`, which begins behind its start in its group.
+    pub(crate) fn gap_to(self, other: Extent) -> u64 {
+        other.bounds().0.saturating_sub(self.bounds().1)
+    }
+
+    /// Returns it with `other`, which begins behind its start in the same group, and what lies
+    /// between them.
+    pub(crate) fn up_to(self, other: Extent) -> Option<Extent> {
+        let end = self.bounds().1.max(other.bounds().1);
+        let fragments = u32::try_from(end - self.bounds().0).ok()?;
+        Some(Extent { place: self.place, fragments })
+    }
+
     /// Whether `other` lies just behind it or just before it.
     pub(crate) fn touches(self, other: Extent) -> bool {
         let ((start, end), (other_start, other_end)) = (self.bounds(), other.bounds());

@@ -61,7 +61,7 @@ use crate::journal::{
     self, ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
     JournalOptions, JournalStart, RecoveryError, RecoveryReport,
 };
-use crate::segment::{LostBlock, SegmentCacheCounts, summarise_log_data};
+use crate::segment::{LostBlock, ReadaheadCounts, SegmentCacheCounts, summarise_log_data};
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{FilesetUuid, Ino};
@@ -276,6 +276,8 @@ pub struct PoolStatus {
     pub cache: CacheCounts,
     /// The segment cache.
     pub segment_cache: SegmentCacheCounts,
+    /// What was read of files before it was asked for.
+    pub readahead: ReadaheadCounts,
     /// What comparing pages with their LSN pages has found.
     pub lsn: LsnCounts,
     /// What cleaning has cost.
@@ -656,6 +658,7 @@ impl Pool {
             journal: files.store.journal.counts(),
             cache: files.store.cache.counts(),
             segment_cache: files.segments.cache.counts(),
+            readahead: files.segments.ahead.counts(),
             lsn: files.store.cache.lsn_counts(),
             cleaner: self.jobs.cleaner_gauge(&self.core),
             recovery: self.recovery,

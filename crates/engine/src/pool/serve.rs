@@ -291,6 +291,7 @@ impl FileSystem for Pool {
         if let Err(error) = self.core.run_deferred_work() {
             tracing::debug!(%error, "what writes have put off is not done");
         }
+        self.core.read_ahead_of_readers();
         self.files().read_ahead();
         self.each_held(|files| {
             if let Ok(files) = files.enter() {
@@ -302,7 +303,10 @@ impl FileSystem for Pool {
     fn has_deferred_work(&self) -> bool {
         let mut has_more = false;
         self.each_held(|files| has_more |= files.has_read_ahead_to_do());
-        has_more || self.core.segments.has_full() || self.files().has_read_ahead_to_do()
+        has_more
+            || self.core.segments.has_full()
+            || self.core.has_steps_to_read()
+            || self.files().has_read_ahead_to_do()
     }
 
     fn readdir(

@@ -12,7 +12,7 @@
 //! A segment is closed when each of its writes is answered (SG3), and only its writes change what a
 //! pointer to data may lead to: `docs/decisions/0043-segment-cache.md`.
 //!
-//! Not here: what is read into a chunk, and when one goes that may stay (`cache`); locks.
+//! Not here: what is read into a chunk, and when one goes that may stay (`cache`, `ahead`); locks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -162,8 +162,18 @@ impl Chunks {
         Fill { number, extent }
     }
 
-    /// Ends a read: `data` is what the device brought, if it did; `asked_fragments` of it were asked
-    /// for. Returns whether it is held now (SC1).
+    /// Returns whether somebody is reading a part of `extent`.
+    pub(super) fn is_coming(&self, extent: Extent) -> bool {
+        self.filling.iter().any(|filling| filling.extent.overlaps(extent))
+    }
+
+    /// Returns the bytes that are being read.
+    pub(super) fn coming_bytes(&self) -> u64 {
+        self.filling.iter().map(|filling| wide(self.bytes_of(filling.extent.fragments))).sum()
+    }
+
+    /// Ends a read: `data` is what the device brought, if it did; `asked_fragments` of it were
+    /// asked for. Returns whether it is held now (SC1).
     pub(super) fn end(
         &mut self,
         fill: &Fill,

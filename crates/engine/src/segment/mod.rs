@@ -24,6 +24,7 @@
 //! lock alone ([`Segments::seal_full`]).
 
 mod after_crash;
+mod ahead;
 mod cache;
 mod chunks;
 mod in_flight;
@@ -31,6 +32,8 @@ mod seal;
 mod stream;
 
 pub(crate) use after_crash::{LostBlock, read_segment, summarise_log_data};
+pub(crate) use ahead::Ahead;
+pub use ahead::ReadaheadCounts;
 pub use cache::SegmentCacheCounts;
 pub(crate) use cache::{Nearby, SMALL_FILE_BYTES};
 pub(crate) use chunks::Fill;
@@ -298,14 +301,18 @@ pub(crate) struct Segments {
     state: Mutex<State>,
     /// Bytes of segments that are closed.
     pub(crate) cache: SegmentCache,
+    /// Bytes that were read before anybody asked for them.
+    pub(crate) ahead: Ahead,
     /// Secret that seals summaries.
     secret: [u8; 16],
 }
 
 impl Segments {
     pub(crate) fn new(store: Arc<Store>, secret: [u8; 16]) -> Segments {
-        let cache = SegmentCache::new(store.geometry(), store.cache.limit_pages() * PAGE_BYTES);
-        Segments { store, state: Mutex::new(State::default()), cache, secret }
+        let cache_bytes = store.cache.limit_pages() * PAGE_BYTES;
+        let cache = SegmentCache::new(store.geometry(), cache_bytes);
+        let ahead = Ahead::new(store.geometry(), cache_bytes);
+        Segments { store, state: Mutex::new(State::default()), cache, ahead, secret }
     }
 
     fn fragment_bytes(&self) -> usize {
@@ -456,6 +463,7 @@ impl Segments {
         state.segments.insert(id, closing);
         // SC1: before a block of it has a place.
         self.cache.opened(id);
+        self.ahead.opened(id);
         self.store.alloc.set_level(id, stream.level);
         let segment = OpenSegment {
             id,
@@ -653,6 +661,7 @@ impl Segments {
         for id in finished {
             state.segments.remove(&id);
             self.cache.closed(id);
+            self.ahead.closed(id);
             self.store.alloc.close_segment(id);
         }
     }

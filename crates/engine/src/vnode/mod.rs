@@ -65,6 +65,7 @@ mod rename;
 mod room;
 mod send;
 mod space;
+mod steps;
 mod table;
 mod tmpfile;
 mod unit;
@@ -195,6 +196,7 @@ pub(crate) struct Core {
     barren: room::Barren,
     scales: weigh::Scales,
     kept: payload::KeptBuffers,
+    steps: steps::Steps,
 }
 
 /// The files of one fileset: what operations on names, attributes and content are methods of. It
@@ -278,6 +280,7 @@ impl Core {
             barren: room::Barren::default(),
             scales: weigh::Scales::default(),
             kept: payload::KeptBuffers::default(),
+            steps: steps::Steps::default(),
         }
     }
 

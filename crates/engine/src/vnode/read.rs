@@ -1,7 +1,13 @@
 //! Reading the content of files.
 //!
 //! What a small file has is looked for in the segment cache first, and brings what lies around it
-//! ([`crate::segment`]); other reads bring what they ask for and no more.
+//! ([`crate::segment`]). Of longer files what comes next may have been read ahead
+//! ([`super::steps`]).
+//!
+//! What lies near to each other is read in one request: over gaps of up to [`GAP_BYTES_MAX`], and
+//! the whole way between the first and the last where more than a half of a segment is wanted
+//! (Shirriff, "Sawmill: A Logging File System for a High-Performance RAID Disk Array", 1995,
+//! sections 4.3.3 and 4.3.4). What lies in the gaps is thrown away.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,6 +23,7 @@ use storage::device::{AlignedBuffer, Purpose, SharedBytes, Ticket};
 use super::access::READ;
 use super::api::{Caller, Ino, ReadAsked, ReadTold};
 use super::inline::{inline_bytes, is_inline};
+use super::steps::Step;
 use super::unit::Span;
 use super::{Core, Files, Vnode, VnodeState};
 use crate::alloc::Extent;
@@ -27,8 +34,10 @@ use crate::convert::{index_wide, narrow, wide};
 use crate::error::{FsError, FsResult};
 use crate::segment::{Fill, Nearby, SMALL_FILE_BYTES, Segments};
 
-/// Most bytes that one device read brings in.
-const RUN_BYTES_MAX: u64 = 1 << 20;
+/// Most bytes that one device read brings in, but for that of a segment.
+pub(super) const RUN_BYTES_MAX: u64 = 1 << 20;
+/// Longest gap between what one device read brings in: three blocks of 16 KiB.
+const GAP_BYTES_MAX: u64 = 48 << 10;
 
 /// What holes read as, a piece at a time.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -37,11 +46,13 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 ///
 /// It is good for as long as the lock of the file is held: places are given to others then.
 #[derive(Default)]
-struct Plan {
+pub(super) struct Plan {
     pieces: Vec<Piece>,
     runs: Vec<Run>,
     /// Whether the file is so small that what lies around it may be of use.
     is_small: bool,
+    /// What somebody asked for, if he may go on.
+    step: Option<Step>,
 }
 
 /// Bytes that follow one another in a file and in memory.
@@ -74,12 +85,29 @@ struct Run {
 enum Way {
     /// From memory: they begin so many bytes behind the first.
     Held(SharedBytes, usize),
+    /// From memory, as they were read ahead.
+    Ahead(SharedBytes, usize),
     /// From the device, with what lies around them.
     Fill(Fill),
     /// From memory, once another run of the same plans has brought them.
     Later,
     /// From the device.
     Alone,
+}
+
+impl Way {
+    fn is_read(&self) -> bool {
+        !matches!(self, Way::Held(..) | Way::Ahead(..))
+    }
+}
+
+/// What the device is asked for: all of an extent, for some runs.
+struct Request {
+    extent: Extent,
+    runs: usize,
+    ticket: Option<Ticket>,
+    /// Kept for the runs that are still to come.
+    answer: Option<FsResult<SharedBytes>>,
 }
 
 /// The bytes of a run, verified.
@@ -95,7 +123,34 @@ impl Run {
     }
 }
 
+impl Request {
+    fn new(extent: Extent) -> Request {
+        Request { extent, runs: 1, ticket: None, answer: None }
+    }
+
+    /// Waits for the answer, on behalf of one of the runs.
+    fn wait(&mut self) -> FsResult<SharedBytes> {
+        if let Some(answer) = &self.answer {
+            return answer.clone();
+        }
+        let ticket = self.ticket.take().expect("each run takes its answer once");
+        let answer = ticket
+            .wait()
+            .map_err(io)
+            .map(|answer| SharedBytes::from(answer.buffer.expect("a read returns its buffer")));
+        if self.runs > 1 {
+            self.answer = Some(answer.clone());
+        }
+        answer
+    }
+}
+
 impl Plan {
+    /// Returns where the device has what is to be read.
+    pub(super) fn extents(&self) -> impl Iterator<Item = Extent> {
+        self.runs.iter().map(Run::extent)
+    }
+
     /// Adds `length` bytes at the end.
     fn push(&mut self, source: Source, length: usize) {
         match (self.pieces.last_mut(), &source) {
@@ -158,7 +213,8 @@ impl Core {
         told: &mut dyn FnMut(usize, &[&[u8]]),
     ) -> Vec<(usize, FsError)> {
         let ways = self.ways(plans.iter().flatten());
-        let is_read: Vec<bool> = ways.iter().map(|way| !matches!(way, Way::Held(..))).collect();
+        let is_read: Vec<bool> = ways.iter().map(Way::is_read).collect();
+        self.note_steps(plans.iter().flatten(), &ways);
         if !is_read.contains(&true) {
             return self.carry_out_by(ways, plans, told);
         }
@@ -183,19 +239,18 @@ impl Core {
         told: &mut dyn FnMut(usize, &[&[u8]]),
     ) -> Vec<(usize, FsError)> {
         let mut failed = Vec::new();
-        let volume = &self.store.volume;
         let runs = plans.iter().flatten().flat_map(|plan| &plan.runs);
-        let places = runs.zip(&ways).filter_map(|(run, way)| {
-            let Extent { place, fragments } = match way {
-                Way::Held(..) | Way::Later => return None,
-                Way::Fill(fill) => fill.extent,
-                Way::Alone => run.extent(),
-            };
-            let (start, length, _) = volume.pages_around(place, fragments);
-            Some((start, length))
+        let (mut requests, of_runs) = self.requests(runs.zip(&ways));
+        let places = requests.iter().map(|request| {
+            let Extent { place, fragments } = request.extent;
+            let (start, length, _) = self.store.volume.pages_around(place, fragments);
+            (start, length)
         });
-        let mut tickets = volume.submit_reads(Purpose::Data, places).into_iter();
-        let mut ways = ways.into_iter();
+        let tickets = self.store.volume.submit_reads(Purpose::Data, places);
+        for (request, ticket) in requests.iter_mut().zip(tickets) {
+            request.ticket = Some(ticket);
+        }
+        let mut ways = ways.into_iter().zip(of_runs);
         for (index, plan) in plans.iter().enumerate() {
             let read = match plan {
                 Ok(plan) => {
@@ -206,7 +261,9 @@ impl Core {
                         .runs
                         .iter()
                         .zip(ways)
-                        .map(|(run, way)| self.take_run(run, way, &mut tickets))
+                        .map(|(run, (way, of))| {
+                            self.take_run(run, way, of.and_then(|of| requests.get_mut(of)))
+                        })
                         .collect();
                     let brought: FsResult<Vec<_>> = brought.into_iter().collect();
                     brought.map(|brought| told(index, &plan.slices(&brought)))
@@ -220,6 +277,75 @@ impl Core {
         failed
     }
 
+    /// Returns what the device is to be asked for, and which request brings each run.
+    fn requests<'p>(
+        &self,
+        runs: impl Iterator<Item = (&'p Run, &'p Way)>,
+    ) -> (Vec<Request>, Vec<Option<usize>>) {
+        let (mut requests, mut of_runs, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, (run, way)) in runs.enumerate() {
+            of_runs.push(None);
+            match way {
+                Way::Held(..) | Way::Ahead(..) | Way::Later => {}
+                Way::Fill(fill) => {
+                    of_runs[at] = Some(requests.len());
+                    requests.push(Request::new(fill.extent));
+                }
+                Way::Alone => alone.push((run.extent(), at)),
+            }
+        }
+        alone.sort_by_key(|(extent, _)| extent.place);
+        let segment_fragments = self.store.geometry().segment_fragments;
+        let segment_of = |extent: Extent| {
+            let place = extent.place;
+            (place.disk_group(), place.group(), place.fragment() / segment_fragments)
+        };
+        for same in alone.chunk_by(|(one, _), (next, _)| segment_of(*one) == segment_of(*next)) {
+            let wanted: u64 = same.iter().map(|(extent, _)| u64::from(extent.fragments)).sum();
+            let is_most = wanted > u64::from(segment_fragments / 2);
+            let first = requests.len();
+            for (extent, run) in same {
+                let last = requests[first..].last_mut();
+                let joined = last.and_then(|last| {
+                    let joined = self.joined(last.extent, *extent, is_most)?;
+                    Some((last, joined))
+                });
+                match joined {
+                    Some((last, joined)) => {
+                        last.extent = joined;
+                        last.runs += 1;
+                    }
+                    None => requests.push(Request::new(*extent)),
+                }
+                of_runs[*run] = Some(requests.len() - 1);
+            }
+        }
+        (requests, of_runs)
+    }
+
+    /// Returns what brings both extents, of one segment and in order of place, if that is worth it.
+    /// `is_most`: more than a half of the segment is wanted.
+    fn joined(&self, one: Extent, next: Extent, is_most: bool) -> Option<Extent> {
+        let shift = self.store.geometry().fragment_shift;
+        let joined = one.up_to(next)?;
+        let is_near = one.gap_to(next) <= GAP_BYTES_MAX >> shift
+            && u64::from(joined.fragments) <= RUN_BYTES_MAX >> shift;
+        (is_most || is_near).then_some(joined)
+    }
+
+    /// Notes who may go on reading as he does.
+    fn note_steps<'p>(&self, plans: impl Iterator<Item = &'p Plan>, ways: &[Way]) {
+        let mut ways = ways;
+        for plan in plans {
+            let (of_plan, rest) = ways.split_at(plan.runs.len());
+            ways = rest;
+            if let Some(step) = plan.step.filter(|_| !of_plan.is_empty()) {
+                let is_ahead = !of_plan.iter().any(Way::is_read);
+                self.steps.note(step, is_ahead, self.segments.ahead.limit_bytes());
+            }
+        }
+    }
+
     /// Returns how each run of `plans` comes, in order.
     fn ways<'p>(&self, plans: impl Iterator<Item = &'p Plan>) -> Vec<Way> {
         let mut ways = Vec::new();
@@ -228,7 +354,10 @@ impl Core {
             for run in &plan.runs {
                 let extent = run.extent();
                 ways.push(if !plan.is_small {
-                    Way::Alone
+                    match self.segments.ahead.take(extent) {
+                        Some((data, lead)) => Way::Ahead(data, lead),
+                        None => Way::Alone,
+                    }
                 } else if coming.iter().any(|coming| coming.has(extent)) {
                     Way::Later
                 } else {
@@ -247,7 +376,7 @@ impl Core {
     }
 
     /// Plans the reading of `range`, which the caller has cut to the size.
-    fn plan_range(&self, state: &VnodeState, range: Range<u64>) -> FsResult<Plan> {
+    pub(super) fn plan_range(&self, state: &VnodeState, range: Range<u64>) -> FsResult<Plan> {
         let is_small = state.size_bytes <= SMALL_FILE_BYTES;
         let mut plan = Plan { is_small, ..Plan::default() };
         let (mut at, end) = (range.start, range.end);
@@ -350,36 +479,37 @@ impl Core {
         }
     }
 
-    /// Waits for the bytes of `run`, and verifies them. What the device brings is next in
-    /// `tickets`.
-    fn take_run(
-        &self,
-        run: &Run,
-        way: Way,
-        tickets: &mut impl Iterator<Item = Ticket>,
-    ) -> FsResult<Brought> {
-        let mut wait = || {
-            let ticket = tickets.next().expect("each of these ways has a ticket");
-            let answer = ticket.wait().map_err(io)?;
-            FsResult::Ok(SharedBytes::from(answer.buffer.expect("a read returns its buffer")))
-        };
-        let held = match way {
-            Way::Alone => {
-                let (_, _, lead) = self.store.volume.pages_around(run.place, run.fragments);
-                let brought = wait().and_then(|data| self.verified(run, Brought { data, lead }));
-                return brought.or_else(|error| self.healed(run, error));
+    /// Waits for the bytes of `run`, and verifies them. `request`: what brings them, if anything
+    /// does.
+    fn take_run(&self, run: &Run, way: Way, request: Option<&mut Request>) -> FsResult<Brought> {
+        let held = match (way, request) {
+            (Way::Alone, Some(request)) => {
+                let is_shared = request.runs > 1;
+                let lead = self.lead_in(request.extent, run);
+                let brought = request.wait();
+                let brought = brought.and_then(|data| self.verified(run, Brought { data, lead }));
+                // What lies around it may be what can't be read.
+                return brought.or_else(|error| {
+                    if is_shared { self.read_alone(run) } else { self.healed(run, error) }
+                });
             }
-            Way::Held(data, lead) => Some(Brought { data, lead }),
-            Way::Later => {
+            (Way::Held(data, lead), _) => Some(Brought { data, lead }),
+            (Way::Ahead(data, lead), _) => {
+                let brought = self.verified(run, Brought { data, lead });
+                return brought.or_else(|_| {
+                    self.segments.ahead.refuse(run.place);
+                    self.read_alone(run)
+                });
+            }
+            (Way::Fill(fill), Some(request)) => {
+                let lead = self.lead_in(request.extent, run);
+                let data = request.wait().ok();
+                self.segments.cache.end_fill(&fill, run.extent(), data.as_ref());
+                data.map(|data| Brought { data, lead })
+            }
+            (Way::Later | Way::Alone | Way::Fill(_), _) => {
                 let held = self.segments.cache.held_now(run.extent());
                 held.map(|(data, lead)| Brought { data, lead })
-            }
-            Way::Fill(fill) => {
-                let data = wait().ok();
-                let before = run.place.bits() - fill.extent.place.bits();
-                let before = self.stored_bytes(narrow(before));
-                self.segments.cache.end_fill(&fill, run.extent(), data.as_ref());
-                data.map(|data| Brought { data, lead: before })
             }
         };
         let held = held.map(|held| self.verified(run, held));
@@ -394,6 +524,12 @@ impl Core {
                 self.read_alone(run)
             }
         }
+    }
+
+    /// Returns how many bytes lie before `run` in what a read of `extent` brings.
+    fn lead_in(&self, extent: Extent, run: &Run) -> usize {
+        let (_, _, lead) = self.store.volume.pages_around(extent.place, extent.fragments);
+        lead + self.stored_bytes(narrow(run.place.bits() - extent.place.bits()))
     }
 
     fn read_alone(&self, run: &Run) -> FsResult<Brought> {
@@ -573,7 +709,10 @@ impl Files<'_> {
         self.check_content(asked.caller, state, READ)?;
         let behind = state.size_bytes.saturating_sub(asked.offset);
         let count = behind.min(wide(asked.length_bytes));
-        self.plan_range(state, asked.offset..asked.offset + count)
+        let mut plan = self.plan_range(state, asked.offset..asked.offset + count)?;
+        let step = Step { ino: asked.ino, offset: asked.offset, length_bytes: count };
+        plan.step = (!plan.is_small).then_some(step);
+        Ok(plan)
     }
 
     /// Returns the target of a symbolic link.

@@ -235,9 +235,10 @@ impl Ground for PoolGround {
         let (failing, closing) = (Arc::clone(&pool), Arc::clone(&pool));
         let has_failed = Box::new(move || failing.status().read_only.is_some());
         let close = Box::new(move || {
-            let refused = closing.status().segment_cache.refused;
+            let status = closing.status();
+            let refused = status.segment_cache.refused + status.readahead.refused;
             if refused > 0 {
-                return Err(format!("{refused} blocks of the segment cache were stale"));
+                return Err(format!("{refused} blocks that were read around or ahead were stale"));
             }
             closing.close().map_err(|error| error.to_string())
         });

@@ -1,0 +1,311 @@
+//! What was read of files before somebody asked for it, until somebody does.
+//!
+//! Who reads a file in even steps will most likely go on so ([`crate::vnode`] says when), and
+//! finds the next bytes here. They are used once: what has been handed out whole goes, and where
+//! memory is short what was read ahead first goes first. So a stream that is read once takes no
+//! more than its window.
+//!
+//! What is held is what [`super::chunks`] says (SC1 to SC3).
+//!
+//! # Concurrency
+//!
+//! One lock, a leaf. It is not held while a device is waited for. Who asks for what is being read
+//! waits for it; who reads it holds no other lock meanwhile, and ends within three deadlines of the
+//! device (`storage::device`).
+
+use format::geometry::Geometry;
+use format::ids::Place;
+use runtime::planted::{self, Planted};
+use storage::device::SharedBytes;
+
+use super::chunks::{Chunks, Fill};
+use crate::alloc::{Extent, SegmentId};
+use crate::convert::{index_wide, wide};
+use crate::sync::{Condvar, Mutex};
+
+/// Most memory for what is read ahead: the longest windows of four streams.
+const AHEAD_BYTES_MAX: usize = 32 << 20;
+/// Of the memory for pages, the part that may be read ahead beside it.
+const CACHE_SHARE: usize = 8;
+
+/// What reading ahead has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadaheadCounts {
+    /// Bytes in memory.
+    pub held_bytes: u64,
+    /// Most bytes there may be.
+    pub limit_bytes: u64,
+    /// Bytes that were read ahead.
+    pub read_bytes: u64,
+    /// Bytes that were handed out of memory.
+    pub used_bytes: u64,
+    /// Reads that waited for what was being read ahead.
+    pub waits: u64,
+    /// Blocks in memory that failed the check of their pointer, and were read again.
+    pub refused: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    chunks: Chunks,
+    counts: ReadaheadCounts,
+}
+
+/// Bytes that were read ahead, bounded.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    limit_bytes: usize,
+    page_fragments: u32,
+    segment_fragments: u32,
+    state: Mutex<State>,
+    /// A read has ended.
+    ended: Condvar,
+}
+
+impl Ahead {
+    /// Returns what is empty, beside `cache_bytes` of pages.
+    pub(super) fn new(geometry: &Geometry, cache_bytes: usize) -> Ahead {
+        Ahead {
+            limit_bytes: (cache_bytes / CACHE_SHARE).min(AHEAD_BYTES_MAX),
+            page_fragments: geometry.page_fragments(),
+            segment_fragments: geometry.segment_fragments,
+            state: Mutex::new(State {
+                chunks: Chunks::new(geometry),
+                counts: ReadaheadCounts::default(),
+            }),
+            ended: Condvar::default(),
+        }
+    }
+
+    /// Returns the most bytes that may be in memory.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        wide(self.limit_bytes)
+    }
+
+    /// Blocks are written to the segment from now on (SC1). Called before the first is placed.
+    pub(super) fn opened(&self, id: SegmentId) {
+        if !planted::is(Planted::AheadNotDropped) {
+            self.state.lock().chunks.opened(id);
+        }
+    }
+
+    /// Each write to the segment is answered, and none follows.
+    pub(super) fn closed(&self, id: SegmentId) {
+        self.state.lock().chunks.closed(id);
+    }
+
+    /// Returns the bytes of `extent` and how many lie before it, if they were read ahead. Waits for
+    /// who is reading them.
+    pub(crate) fn take(&self, extent: Extent) -> Option<(SharedBytes, usize)> {
+        let mut guard = self.state.lock();
+        while guard.chunks.is_coming(extent) && !planted::is(Planted::AheadNotWaitedFor) {
+            guard.counts.waits += 1;
+            self.ended.wait(&mut guard);
+        }
+        let state = &mut *guard;
+        let held = state.chunks.held(extent)?;
+        state.counts.used_bytes += wide(state.chunks.bytes_of(extent.fragments));
+        if let Some(start) = state.chunks.around(extent.place)
+            && let Some(chunk) = state.chunks.get(start)
+            && chunk.used_fragments >= chunk.fragments.into()
+        {
+            state.chunks.remove(start);
+        }
+        Some(held)
+    }
+
+    /// Begins to read ahead what nobody has or reads already of `extent`, in whole pages; `None` if
+    /// there is no room, or its content may change.
+    pub(crate) fn begin(&self, extent: Extent) -> Option<Fill> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let (place, page) = (extent.place, self.page_fragments);
+        // A pointer may name any place.
+        let first = place.fragment();
+        let segment_end =
+            (first - first % self.segment_fragments).checked_add(self.segment_fragments)?;
+        let mut start = first - first % page;
+        let mut end = first.checked_add(extent.fragments)?.checked_next_multiple_of(page)?;
+        if end > segment_end || state.chunks.is_open(place) {
+            return None;
+        }
+        let at = |fragment: u32| Place::new(place.disk_group(), place.group(), fragment);
+        let segment_start = at(segment_end - self.segment_fragments);
+        for other in state.chunks.taken(segment_start, at(segment_end)) {
+            let (from, to) = (other.place.fragment(), other.place.fragment() + other.fragments);
+            if from <= start {
+                start = start.max(to);
+            } else {
+                end = end.min(from);
+            }
+        }
+        let fragments = end.checked_sub(start).filter(|fragments| *fragments > 0)?;
+        let coming = state.chunks.coming_bytes() + wide(state.chunks.bytes_of(fragments));
+        if index_wide(coming) > self.limit_bytes {
+            return None;
+        }
+        Some(state.chunks.begin(Extent { place: at(start), fragments }))
+    }
+
+    /// Ends a read: `data` is what the device brought, if it did.
+    pub(crate) fn end(&self, fill: &Fill, data: Option<&SharedBytes>) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.chunks.end(fill, 0, data);
+        if data.is_some() {
+            state.counts.read_bytes += wide(state.chunks.bytes_of(fill.extent.fragments));
+        }
+        while index_wide(state.chunks.held_bytes()) > self.limit_bytes
+            && let Some(place) = state.chunks.oldest()
+        {
+            state.chunks.remove(place);
+        }
+        self.ended.notify_all();
+    }
+
+    /// A block that was handed out fails its check: nothing of its chunk is handed out again (SC2).
+    pub(crate) fn refuse(&self, place: Place) {
+        let mut state = self.state.lock();
+        state.counts.refused += 1;
+        if let Some(start) = state.chunks.around(place) {
+            state.chunks.remove(start);
+        }
+    }
+
+    /// Returns what it has done so far.
+    pub(crate) fn counts(&self) -> ReadaheadCounts {
+        let state = self.state.lock();
+        let held_bytes = state.chunks.held_bytes();
+        ReadaheadCounts { held_bytes, limit_bytes: self.limit_bytes(), ..state.counts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use format::geometry::GeometryOptions;
+    use storage::device::AlignedBuffer;
+
+    use super::*;
+
+    const FRAGMENT_BYTES: usize = 4096;
+    const SEGMENT: SegmentId = SegmentId { group: 1, segment: 2 };
+
+    /// Holds 2 MiB; a segment has 256 fragments.
+    fn ahead() -> Ahead {
+        let geometry = Geometry::plan(&GeometryOptions {
+            device_bytes: 1 << 30,
+            fragment_bytes: 4096,
+            segment_bytes: Some(1 << 20),
+            group_bytes: None,
+            journal_bytes: None,
+        });
+        Ahead::new(&geometry.expect("a pool fits"), 16 << 20)
+    }
+
+    fn at(fragment: u32, fragments: u32) -> Extent {
+        Extent { place: Place::new(0, 1, 2 * 256 + fragment), fragments }
+    }
+
+    fn bring(ahead: &Ahead, extent: Extent) {
+        let fill = ahead.begin(extent).expect("nobody has it");
+        let length = index_wide(fill.extent.fragments.into()) * FRAGMENT_BYTES;
+        ahead.end(&fill, Some(&AlignedBuffer::zeroed(length).into()));
+    }
+
+    #[test]
+    fn what_was_read_ahead_is_handed_out_once() {
+        let ahead = ahead();
+        bring(&ahead, at(8, 16));
+        let (data, lead) = ahead.take(at(8, 4)).expect("it was read");
+        assert_eq!((data.len(), lead), (16 * FRAGMENT_BYTES, 0));
+        assert_eq!(ahead.take(at(12, 12)).map(|(_, lead)| lead), Some(4 * FRAGMENT_BYTES));
+        assert!(ahead.take(at(8, 4)).is_none(), "all of it was handed out");
+        let counts = ahead.counts();
+        assert_eq!((counts.read_bytes, counts.used_bytes), (16 * 4096, 16 * 4096));
+        assert_eq!((counts.held_bytes, counts.refused), (0, 0));
+    }
+
+    /// SC1.
+    #[test]
+    fn nothing_of_a_segment_that_was_opened_is_handed_out() {
+        let ahead = ahead();
+        bring(&ahead, at(8, 16));
+        let coming = ahead.begin(at(40, 8)).expect("nobody has it");
+        ahead.opened(SEGMENT);
+        assert!(ahead.begin(at(80, 8)).is_none(), "its content changes");
+        ahead.closed(SEGMENT);
+        let length = 8 * FRAGMENT_BYTES;
+        ahead.end(&coming, Some(&AlignedBuffer::zeroed(length).into()));
+        assert!(ahead.take(at(8, 16)).is_none(), "read before");
+        assert!(ahead.take(at(40, 8)).is_none(), "begun before");
+        assert_eq!(ahead.counts().held_bytes, 0);
+    }
+
+    /// SC2.
+    #[test]
+    fn what_fails_its_check_is_not_handed_out_again() {
+        let ahead = ahead();
+        bring(&ahead, at(8, 16));
+        ahead.refuse(at(10, 1).place);
+        assert!(ahead.take(at(8, 4)).is_none());
+        assert_eq!(ahead.counts().refused, 1);
+    }
+
+    /// SC3.
+    #[test]
+    fn memory_is_bounded_and_nothing_is_read_twice() {
+        let ahead = ahead();
+        bring(&ahead, at(8, 16));
+        let before = ahead.begin(at(4, 24)).expect("a part of it is new");
+        assert_eq!(before.extent, at(4, 4), "what lies before what is held");
+        ahead.end(&before, None);
+        assert!(ahead.begin(at(12, 4)).is_none(), "all of it is held");
+        for segment in 3..12 {
+            bring(&ahead, Extent { place: Place::new(0, 1, 256 * segment), fragments: 256 });
+            let counts = ahead.counts();
+            assert!(counts.held_bytes <= counts.limit_bytes, "{counts:?}");
+        }
+        assert!(ahead.take(at(8, 16)).is_none(), "it came first");
+        let whole = Extent { place: Place::new(0, 2, 0), fragments: 256 };
+        let coming = [whole, Extent { place: Place::new(0, 2, 256), ..whole }];
+        let coming = coming.map(|extent| ahead.begin(extent).expect("there is room"));
+        let more = Extent { place: Place::new(0, 2, 512), fragments: 1 };
+        assert!(ahead.begin(more).is_none(), "as much as may be is being read");
+        coming.iter().for_each(|fill| ahead.end(fill, None));
+    }
+
+    #[test]
+    fn who_asks_for_what_is_being_read_waits_for_it() {
+        let ahead = ahead();
+        let fill = ahead.begin(at(8, 16)).expect("nobody has it");
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| ahead.take(at(12, 4)).map(|(_, lead)| lead));
+            while !reader.is_finished() && ahead.state.lock().counts.waits == 0 {
+                std::thread::yield_now();
+            }
+            ahead.end(&fill, Some(&AlignedBuffer::zeroed(16 * FRAGMENT_BYTES).into()));
+            assert_eq!(reader.join().expect("it ends"), Some(4 * FRAGMENT_BYTES));
+        });
+    }
+
+    /// Goal: a pointer from a damaged map harms nothing. Method: places at all the edges.
+    #[test]
+    fn a_pointer_may_name_any_place() {
+        let ahead = ahead();
+        for group in [0, 1, (1 << 24) - 1] {
+            for fragment in [0, 255, 256, u32::MAX - 256, u32::MAX - 1, u32::MAX] {
+                for fragments in [1, 2, 256, 1024] {
+                    for disk_group in [0, 255] {
+                        let place = Place::new(disk_group, group, fragment);
+                        let extent = Extent { place, fragments };
+                        assert!(ahead.take(extent).is_none());
+                        if let Some(fill) = ahead.begin(extent) {
+                            ahead.end(&fill, None);
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(ahead.state.lock().chunks.counted(), (0, 0, 0));
+    }
+}
