@@ -6,6 +6,8 @@
 
 use serde_json::Value;
 
+use crate::control::JobFacts;
+use crate::output::printable;
 use crate::size::ByteSize;
 
 /// The log or the dirty pages are this full, in percent, before that is worth a word: at half a
@@ -23,9 +25,35 @@ pub(crate) fn lines(pool: &Value) -> Vec<(&'static str, String)> {
     lines.extend(growth(&pool["growth"]).map(|growth| ("grow", growth)));
     lines.extend(nfs(&pool["nfs"]).map(|nfs| ("nfs", nfs)));
     lines.extend(schedules(&pool["schedules"]).map(|stays| ("clones by schedule", stays)));
+    lines.extend(jobs(&pool["jobs"]).map(|job| ("job", job)));
     lines.extend(doing(pool).map(|doing| ("now", doing)));
     lines.extend(power(pool).map(|power| ("if power failed now", power)));
     lines
+}
+
+/// Returns a job as a line: how far it is, and when it ends.
+pub(crate) fn job_line(job: &JobFacts) -> String {
+    let mut line = format!("{}  {}", job.id, printable(&job.name));
+    if let Some(percent) = job.done.saturating_mul(100).checked_div(job.total) {
+        line += &format!(": {percent} %");
+    }
+    match (&job.failure, job.is_paused, job.ends_in_seconds) {
+        (Some(failure), ..) => line += &format!(", stopped: {}", printable(failure)),
+        (None, true, _) => line += ", paused",
+        (None, false, Some(seconds)) => line += &format!(", {seconds} s left"),
+        (None, false, None) => {}
+    }
+    if let Some(percent) = job.pace_percent {
+        line += &format!(", at {percent} % of the time");
+    }
+    line
+}
+
+/// Returns the jobs that are under way.
+fn jobs(jobs: &Value) -> impl Iterator<Item = String> {
+    let jobs = jobs.as_array().into_iter().flatten();
+    let facts = jobs.filter_map(|job| serde_json::from_value::<JobFacts>(job.clone()).ok());
+    facts.map(|job| job_line(&job))
 }
 
 fn size(bytes: u64) -> String {
@@ -155,6 +183,12 @@ mod tests {
         assert_eq!(line(&pool, "now"), "nothing to do");
         let power = "if power failed now";
         assert!(line(&pool, power).starts_with("nothing would be lost"), "{}", line(&pool, power));
+        assert_eq!(line(&pool, "job"), "");
+        pool["jobs"] = json!([{
+            "id": 4, "name": "scrub", "done": 30, "total": 120, "ends_in_seconds": 90,
+            "is_paused": false, "pace_percent": null, "failure": null,
+        }]);
+        assert_eq!(line(&pool, "job"), "4  scrub: 25 %, 90 s left");
         pool["files"]["dirty"] = json!(3);
         pool["journal"]["active_bytes"] = json!(u64::MAX);
         pool["cleaner"]["recent"]["segments"] = json!(7);

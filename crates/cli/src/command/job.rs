@@ -8,6 +8,7 @@ use crate::backend::Backend;
 use crate::control::{JobFacts, Request};
 use crate::exit;
 use crate::output::{Output, printable};
+use crate::summary;
 
 pub(crate) fn run(args: &JobArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let argument = args.command.pool();
@@ -25,7 +26,7 @@ pub(crate) fn run(args: &JobArgs, backend: &dyn Backend, output: &Output) -> any
             if jobs.is_empty() {
                 output.remark("No job is under way.");
             }
-            jobs.iter().for_each(|job| output.fact(&line_of(job), &json!(job)));
+            jobs.iter().for_each(|job| output.fact(&summary::job_line(job), &json!(job)));
             return Ok(exit::DONE);
         }
         JobCommand::Pause { job, .. } => (job, Change::Pause(true)),
@@ -62,21 +63,4 @@ pub(crate) fn run(args: &JobArgs, backend: &dyn Backend, output: &Output) -> any
 enum Change {
     Pause(bool),
     Pace(Option<u8>),
-}
-
-fn line_of(job: &JobFacts) -> String {
-    let mut line = format!("{}  {}", job.id, printable(&job.name));
-    if let Some(percent) = job.done.saturating_mul(100).checked_div(job.total) {
-        line += &format!(": {percent} %");
-    }
-    match (&job.failure, job.is_paused, job.ends_in_seconds) {
-        (Some(failure), ..) => line += &format!(", stopped: {}", printable(failure)),
-        (None, true, _) => line += ", paused",
-        (None, false, Some(seconds)) => line += &format!(", {seconds} s left"),
-        (None, false, None) => {}
-    }
-    if let Some(percent) = job.pace_percent {
-        line += &format!(", at {percent} % of the time");
-    }
-    line
 }

@@ -57,7 +57,7 @@ fn control(
     let done = match request {
         Request::FilesetList { from } => return list(pool, *from).map_err(|e| refused(path, &e)),
         Request::JobList {} => {
-            return Ok(Answer::Jobs(pool.jobs().into_iter().map(job_facts).collect()));
+            return Ok(Answer::Jobs(job_list(pool)));
         }
         // Whoever serves a pool over the network does not hand them on.
         Request::ExportList { .. }
@@ -383,6 +383,11 @@ fn pace_of(path: &Path, percent: Option<u8>) -> Result<Pace, BackendError> {
     let Some(number) = percent else { return Ok(Pace::Auto) };
     let refused = || failed(path, format!("a pace of {number} %: give 1 to 100, or auto"));
     Percent::new(number).map(Pace::Percent).ok_or_else(refused)
+}
+
+/// Returns the jobs that are under way.
+pub(super) fn job_list(pool: &Pool) -> Vec<JobFacts> {
+    pool.jobs().into_iter().map(job_facts).collect()
 }
 
 fn job_facts(job: JobStatus) -> JobFacts {

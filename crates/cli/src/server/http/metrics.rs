@@ -25,7 +25,7 @@ use crate::server::history::to_float;
 use crate::server::{Hub, ServedPool};
 
 /// What of a status only grows while a pool is open; anything else may shrink.
-const COUNTERS: [&str; 25] = [
+const COUNTERS: [&str; 29] = [
     "journal_transactions",
     "journal_commits",
     "journal_checkpoints",
@@ -42,6 +42,10 @@ const COUNTERS: [&str; 25] = [
     "segment_cache_ahead_bytes",
     "segment_cache_used_bytes",
     "segment_cache_refused",
+    "readahead_read_bytes",
+    "readahead_used_bytes",
+    "readahead_waits",
+    "readahead_refused",
     "cleaner_since_mount_segments",
     "cleaner_since_mount_user_bytes",
     "cleaner_since_mount_moved_bytes",
