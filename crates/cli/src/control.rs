@@ -13,8 +13,8 @@
 //!
 //! # Invariants
 //!
-//! - CO1: Only root and the server's own user change anything ([`may_change`]); whoever reaches the
-//!   socket may look.
+//! - CO1: Only administrators, root and the server's own user ([`may_change`]), send a server any
+//!   of this; what others may ask for is in [`crate::roles`].
 
 mod export;
 mod group;

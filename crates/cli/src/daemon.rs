@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -110,7 +111,11 @@ struct LastWords {
 pub(crate) fn leave_last_words(path: &Path, error: &anyhow::Error) -> anyhow::Result<()> {
     let words = LastWords { pid: std::process::id(), error: format!("{error:#}") };
     let bytes = serde_json::to_vec(&words).context("words are plain data")?;
-    std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    // Those of the run directory are open to be entered.
+    let mut file = OpenOptions::new();
+    let file = file.create(true).truncate(true).write(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| file.write_all(&bytes));
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Returns whether the process `pid` has left last words at `path`.
@@ -141,6 +146,7 @@ pub(crate) fn open_log(path: &Path) -> anyhow::Result<File> {
     OpenOptions::new()
         .create(true)
         .append(true)
+        .mode(0o600)
         .open(path)
         .with_context(|| format!("cannot write the log {}", path.display()))
 }

@@ -25,6 +25,7 @@ mod mounts;
 mod named;
 mod output;
 mod places;
+mod roles;
 mod run_directory;
 mod server;
 pub mod size;

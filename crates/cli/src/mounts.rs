@@ -23,8 +23,8 @@ use anyhow::Context;
 use engine::vnode::api::Ino;
 use front::fuse::protocol::{NodeId, NodeNumbers};
 use front::fuse::{
-    Attached, CpuLatency, EndCause, MountError, MountOptions, MountedSession, StopSignals,
-    TransportChoice, Unmounted,
+    Attached, CpuLatency, EndCause, MountError, MountOptions, MountedSession, POLL_TIME_MAX,
+    StopSignals, THREADS_MAX, TransportChoice, Unmounted,
 };
 use front::shared::{Shares, Told};
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,10 @@ use crate::uses::{Claim, Use, Uses};
 
 /// Most mounts of a pool: each has some threads.
 const MOUNTS_MAX: usize = 64;
+/// Most of those that one mounter has, those that he is handing over too: others have some left.
+const MOUNTS_OF_MOUNTER_MAX: usize = 8;
+/// Longest `major:minor`.
+const DEVICE_CHARS_MAX: usize = 24;
 /// How often the end of a mount is looked for.
 const POLL_TIME: Duration = Duration::from_millis(50);
 /// How long processes that hold files may go on after a signal. A service manager waits 90 s before
@@ -66,6 +70,49 @@ pub(crate) struct MountSpec {
     pub(crate) cpu_latency: String,
 }
 
+#[cfg(test)]
+impl MountSpec {
+    /// Returns a mount of a fileset, or of the one that the pool was opened with.
+    pub(crate) fn plain(fileset: Option<&str>, directory: &Path) -> MountSpec {
+        MountSpec {
+            fileset: fileset.map(str::to_owned),
+            clone: None,
+            directory: directory.as_os_str().as_bytes().to_vec(),
+            options: String::new(),
+            threads: 1,
+            poll_us: 0,
+            has_writeback_cache: false,
+            transport: "dev".to_owned(),
+            cpu_latency: "off".to_owned(),
+        }
+    }
+}
+
+/// Who hands a mount over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Maker {
+    /// Root, or the user who runs the server: the kernel says as whom each request is, and has
+    /// checked it.
+    Administrator(Peer),
+    /// A mounter: each request is his (RO2).
+    Mounter(Peer),
+}
+
+impl Maker {
+    fn peer(self) -> Peer {
+        let (Maker::Administrator(peer) | Maker::Mounter(peer)) = self;
+        peer
+    }
+
+    /// Returns the user, if he is a mounter.
+    fn mounter(self) -> Option<u32> {
+        match self {
+            Maker::Administrator(_) => None,
+            Maker::Mounter(peer) => Some(peer.uid),
+        }
+    }
+}
+
 /// What comes behind the descriptor.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -88,6 +135,8 @@ struct List {
     mounted: Vec<Mounted>,
     /// Mounts that are being handed over.
     coming: usize,
+    /// By which mounters; those of administrators are not among them.
+    coming_of: Vec<u32>,
     is_closing: bool,
     /// What went wrong with one that has ended.
     failure: Option<MountError>,
@@ -97,14 +146,19 @@ struct List {
 struct Mounted {
     session: MountedSession,
     claim: Claim,
+    /// Which mounter has handed it over.
+    mounter: Option<u32>,
 }
 
 /// A mount that is being handed over, until it is dropped.
-struct Coming<'m>(&'m Mounts);
+struct Coming<'m>(&'m Mounts, Maker);
 
 impl Drop for Coming<'_> {
     fn drop(&mut self) {
-        self.0.lock().coming -= 1;
+        let mut list = self.0.lock();
+        list.coming -= 1;
+        let at = list.coming_of.iter().position(|&uid| Some(uid) == self.1.mounter());
+        at.map(|at| list.coming_of.swap_remove(at));
     }
 }
 
@@ -125,11 +179,20 @@ impl Mounts {
 
     /// Notes a mount that this process has made.
     pub(crate) fn add(&self, session: MountedSession, claim: Claim) {
-        self.lock().mounted.push(Mounted { session, claim });
+        self.lock().mounted.push(Mounted { session, claim, mounter: None });
     }
 
     /// Returns each mount for `status`, in the order in which they came.
     pub(crate) fn facts(&self) -> Vec<Value> {
+        self.facts_where(|_| true)
+    }
+
+    /// Returns those that the mounter `uid` has handed over.
+    pub(crate) fn facts_of(&self, uid: u32) -> Vec<Value> {
+        self.facts_where(|mounted| mounted.mounter == Some(uid))
+    }
+
+    fn facts_where(&self, is_asked: impl Fn(&Mounted) -> bool) -> Vec<Value> {
         let facts = |mounted: &Mounted| {
             let directory = mounted.session.directory();
             let transport = mounted.session.transport();
@@ -139,6 +202,7 @@ impl Mounts {
                 "directory_bytes": directory.as_os_str().as_bytes(),
                 "device": mounted.session.device(),
                 "fileset": fileset,
+                "mounter": mounted.mounter,
                 "moved_to": (pool != self.path).then_some(pool),
                 "transport": { "name": transport.name(), "reason": transport.reason() },
                 "shared": mounted.session.told().map(|told| json!({
@@ -150,7 +214,7 @@ impl Mounts {
                 })),
             })
         };
-        self.lock().mounted.iter().map(facts).collect()
+        self.lock().mounted.iter().filter(|it| is_asked(it)).map(facts).collect()
     }
 
     /// Returns what the kernel of each shared mount was told, with the device number of the mount.
@@ -184,7 +248,7 @@ impl Mounts {
             list.coming += ended.len();
             ended
         };
-        for Mounted { session, claim } in ended {
+        for Mounted { session, claim, .. } in ended {
             let directory = session.directory().to_owned();
             let done = session.wait();
             tracing::info!(directory = %directory.display(), "unmounted");
@@ -250,7 +314,7 @@ impl Mounts {
     fn cut(&self) -> Result<(), MountError> {
         let left = std::mem::take(&mut self.lock().mounted);
         let synced = left.first().map_or(Ok(()), |mounted| mounted.session.sync());
-        for Mounted { session, claim } in left {
+        for Mounted { session, claim, .. } in left {
             drop(session);
             // Its requests go on until the process ends: the fileset stays held.
             std::mem::forget(claim);
@@ -258,19 +322,33 @@ impl Mounts {
         synced
     }
 
-    fn come(&self) -> anyhow::Result<Coming<'_>> {
+    fn come(&self, maker: Maker) -> anyhow::Result<Coming<'_>> {
         let mut list = self.lock();
         let shown = self.path.display();
         anyhow::ensure!(!list.is_closing, "{shown}: the pool is being closed: try again");
         let count = list.mounted.len() + list.coming;
         anyhow::ensure!(count < MOUNTS_MAX, "{shown}: a server has at most {MOUNTS_MAX} mounts");
+        if let Some(uid) = maker.mounter() {
+            let own = list.mounted.iter().filter(|it| it.mounter == Some(uid)).count();
+            let coming = list.coming_of.iter().filter(|&&it| it == uid).count();
+            anyhow::ensure!(
+                own + coming < MOUNTS_OF_MOUNTER_MAX,
+                "{shown}: user {uid} has {MOUNTS_OF_MOUNTER_MAX} mounts here: unmount one first"
+            );
+            list.coming_of.push(uid);
+        }
         list.coming += 1;
-        Ok(Coming(self))
+        Ok(Coming(self, maker))
     }
 
     /// Takes over the mount that the client of `stream`, who may do so, asks for.
-    pub(crate) fn take_over(&self, stream: &UnixStream, spec: &MountSpec) -> anyhow::Result<Value> {
-        let _coming = self.come()?;
+    pub(crate) fn take_over(
+        &self,
+        stream: &UnixStream,
+        spec: &MountSpec,
+        maker: Maker,
+    ) -> anyhow::Result<Value> {
+        let _coming = self.come(maker)?;
         let shown = self.path.display();
         let wrong = |cause: String| anyhow::anyhow!("{shown}: {cause}");
         let name = spec.fileset.as_deref().map(name_of).transpose().map_err(wrong)?;
@@ -282,8 +360,9 @@ impl Mounts {
             options.is_read_only || !is_read_only,
             "{shown}: the pool is open to be read only: give -o ro"
         );
-        options.thread_count = spec.threads;
-        options.poll_time = Duration::from_micros(spec.poll_us);
+        // What no command asks for, for its own sake: a process of a mounter may ask for anything.
+        options.thread_count = spec.threads.clamp(1, THREADS_MAX);
+        options.poll_time = Duration::from_micros(spec.poll_us).min(POLL_TIME_MAX);
         options.has_writeback_cache = spec.has_writeback_cache;
         options.transport = match spec.transport.as_str() {
             "auto" => TransportChoice::Auto,
@@ -303,13 +382,15 @@ impl Mounts {
         status::send(stream, &Answer::Ready)?;
         let connection: OwnedFd = take_descriptor(stream)?.into();
         let place = status::receive_answer::<Place>(stream)?;
-        let attached =
-            Attached { directory, device: place.device, connection, has_replaced_dead: false };
+        // It is a label of metrics.
+        let is_number = |text: &str| text.chars().all(|c| c.is_ascii_digit() || c == ':');
+        let device = place.device.filter(|it| it.len() < DEVICE_CHARS_MAX && is_number(it));
+        let attached = Attached { directory, device, connection, has_replaced_dead: false };
         let fs = claim.file_system();
         let shares = shares_of(&options, &claim);
         let session = front::fuse::serve_attached(fs, claim.fileset(), attached, &options, shares)?;
         tracing::info!(directory = %session.directory().display(), "mounted");
-        self.add(session, claim);
+        self.lock().mounted.push(Mounted { session, claim, mounter: maker.mounter() });
         Ok(self.facts().pop().unwrap_or_default())
     }
 
@@ -318,12 +399,13 @@ impl Mounts {
         self: &Arc<Mounts>,
         stream: &UnixStream,
         spec: MountSpec,
-        peer: Peer,
+        maker: Maker,
     ) -> anyhow::Result<()> {
         let (stream, mounts) = (stream.try_clone()?, Arc::clone(self));
-        tracing::info!(target: "holdfast::audit", uid = peer.uid, ?spec, "asked for a mount");
         std::thread::Builder::new().name("hand-over".to_owned()).spawn(move || {
-            let answer = match mounts.take_over(&stream, &spec) {
+            let done = mounts.take_over(&stream, &spec, maker);
+            audit(&spec, maker.peer(), done.as_ref().err().map(|error| format!("{error:#}")));
+            let answer = match done {
                 Ok(value) => Answer::Mounted(value),
                 Err(error) => Answer::Error(format!("{error:#}")),
             };
@@ -333,6 +415,17 @@ impl Mounts {
         })?;
         Ok(())
     }
+}
+
+/// Writes a line of the log: who has asked for which mount, and why it was refused, if it was.
+pub(crate) fn audit(spec: &MountSpec, peer: Peer, refusal: Option<String>) {
+    let directory = OsString::from_vec(spec.directory.clone());
+    let (who, result) =
+        (format!("user {}", peer.uid), refusal.unwrap_or_else(|| "done".to_owned()));
+    let MountSpec { fileset, clone, options, .. } = spec;
+    tracing::info!(
+        target: "holdfast::audit", who, ?directory, ?fileset, ?clone, ?options, result, "mount"
+    );
 }
 
 /// Takes every mount of these pools away, and waits a while for those who use them: of all pools at
@@ -429,18 +522,10 @@ mod tests {
     use crate::control::Request;
     use crate::wiring::EngineBackend;
 
+    const MAKER: Maker = Maker::Administrator(Peer { uid: 0, gid: 0 });
+
     fn spec(fileset: Option<&str>) -> MountSpec {
-        MountSpec {
-            fileset: fileset.map(str::to_owned),
-            clone: None,
-            directory: b"/nowhere".to_vec(),
-            options: String::new(),
-            threads: 1,
-            poll_us: 0,
-            has_writeback_cache: false,
-            transport: "dev".to_owned(),
-            cpu_latency: "off".to_owned(),
-        }
+        MountSpec::plain(fileset, Path::new("/nowhere"))
     }
 
     /// Goal: what is handed over and is no mounted /dev/fuse is refused with words, and the fileset
@@ -462,7 +547,7 @@ mod tests {
             let (here, there) = UnixStream::pair().expect("a pair");
             let (mounts, spec) = (&mounts, spec(None));
             let refused = std::thread::scope(|scope| {
-                let asked = scope.spawn(move || mounts.take_over(&there, &spec));
+                let asked = scope.spawn(move || mounts.take_over(&there, &spec, MAKER));
                 let ready: Answer = status::receive_answer(&here).expect("it answers");
                 assert!(matches!(ready, Answer::Ready), "{ready:?}");
                 if let Some(Ok(file)) = opened {
@@ -475,6 +560,23 @@ mod tests {
             assert!(format!("{refused:#}").contains(words), "{refused:#}");
         }
         assert!(mounts.facts().is_empty() && !mounts.reap(false));
+        pool.close().expect("memory does not fail");
+    }
+
+    /// Goal: one mounter can't take all mounts of a pool, nor can those that he is handing over.
+    #[test]
+    fn one_mounter_leaves_mounts_to_others() {
+        let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
+        let mounts = Mounts::new(Path::new("pool"), &pool);
+        let mounter = |uid: u32| Maker::Mounter(Peer { uid, gid: uid });
+        let come = |maker: Maker| mounts.come(maker).map_err(|error| error.to_string());
+        let coming: Vec<_> = (0..MOUNTS_OF_MOUNTER_MAX).map(|_| come(mounter(7))).collect();
+        assert!(coming.iter().all(Result::is_ok));
+        let refused = come(mounter(7)).err().expect("he has enough");
+        assert!(refused.contains("user 7 has 8 mounts here: unmount one"), "{refused}");
+        assert!(come(mounter(8)).is_ok() && come(MAKER).is_ok());
+        drop(coming);
+        assert!(come(mounter(7)).is_ok(), "they have gone");
         pool.close().expect("memory does not fail");
     }
 
@@ -495,7 +597,7 @@ mod tests {
         let claim = mounts.uses.claim(None, None, mount()).expect("it is free");
         refused(export(), "unmount /mnt");
         refused(Use::Import, "mounted on /mnt");
-        let again = mounts.take_over(&there, &spec(Some("root"))).expect_err("one mount");
+        let again = mounts.take_over(&there, &spec(Some("root")), MAKER).expect_err("one mount");
         assert!(again.to_string().contains("fileset root: it is mounted on /mnt"), "{again}");
         drop(claim);
         let both = [export(), Use::Import, export()].map(|how| mounts.uses.claim(None, None, how));
@@ -525,10 +627,10 @@ mod tests {
         assert!(told.contains("clone root@c: it is mounted on /mnt: `holdfast unmount"), "{told}");
         drop(claim);
         ask(delete).expect("nobody uses it");
-        let missing = mounts.take_over(&there, &spec(Some("b"))).expect_err("there is none");
+        let missing = mounts.take_over(&there, &spec(Some("b")), MAKER).expect_err("there is none");
         assert!(missing.to_string().contains("there is no fileset b"), "{missing}");
         mounts.reap(true);
-        let closing = mounts.take_over(&there, &spec(None)).expect_err("it closes");
+        let closing = mounts.take_over(&there, &spec(None), MAKER).expect_err("it closes");
         assert!(closing.to_string().contains("being closed"), "{closing}");
         drop(here);
         pool.close().expect("memory does not fail");

@@ -1,5 +1,8 @@
 //! The directory of sockets and logs: whoever may write there could answer in a server's place, or
 //! be written to by it.
+//!
+//! It is closed to others until a server runs there that may listen to them: then they may enter it
+//! (0755), and ask by that server's socket (0666). All else in it is closed to them.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -9,6 +12,10 @@ use anyhow::Context;
 /// What others may do with a directory.
 const OTHERS_WRITE: u32 = 0o022;
 const OTHERS_ANYTHING: u32 = 0o077;
+/// How a directory is that others may enter.
+const ENTERED: u32 = 0o755;
+/// Where servers of root's are.
+const SYSTEM: &str = "/run/holdfast";
 
 /// Returns the directory of sockets and logs, made if it is missing: `HOLDFAST_RUN_DIR`, or
 /// `/run/holdfast` for root, or `holdfast` in `XDG_RUNTIME_DIR`.
@@ -18,7 +25,7 @@ pub(crate) fn run_directory() -> anyhow::Result<PathBuf> {
     let directory = if let Some(chosen) = chosen {
         PathBuf::from(chosen)
     } else if rustix::process::geteuid().is_root() {
-        PathBuf::from("/run/holdfast")
+        PathBuf::from(SYSTEM)
     } else if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR") {
         PathBuf::from(runtime).join("holdfast")
     } else {
@@ -35,8 +42,52 @@ pub(crate) fn run_directory() -> anyhow::Result<PathBuf> {
     Ok(directory)
 }
 
+/// Returns the directories in which servers are looked for: this user's, and root's where that is
+/// open to him. Nobody but its owner can put a server there.
+pub(crate) fn to_ask() -> anyhow::Result<Vec<PathBuf>> {
+    let is_of_root = |directory: &Path| {
+        let is_root = rustix::process::geteuid().is_root();
+        !is_root && directory.exists() && check(directory, 0, false).is_ok()
+    };
+    match std::env::var_os("HOLDFAST_RUN_DIR").map(PathBuf::from) {
+        Some(chosen) if is_of_root(&chosen) => Ok(vec![chosen]),
+        Some(_) => Ok(vec![run_directory()?]),
+        None => {
+            let system = PathBuf::from(SYSTEM);
+            let is_open = is_of_root(&system) && std::fs::read_dir(&system).is_ok();
+            Ok([run_directory()?].into_iter().chain(is_open.then_some(system)).collect())
+        }
+    }
+}
+
+/// Lets others ask by the socket at `socket`, or nobody. Where they may, its directory is open to
+/// be entered, and whatever else is in it is closed.
+pub(crate) fn set_socket(socket: &Path, is_open: bool) -> anyhow::Result<()> {
+    let shown = socket.display();
+    let set = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode))
+            .with_context(|| format!("cannot set who may use {}", path.display()))
+    };
+    if !is_open {
+        return set(socket, 0o600);
+    }
+    let directory = socket.parent().with_context(|| format!("{shown} is in no directory"))?;
+    if std::fs::metadata(directory)?.mode() & OTHERS_ANYTHING == 0 {
+        for entry in std::fs::read_dir(directory)? {
+            let path = entry?.path();
+            // Logs that a server without others has begun.
+            if std::fs::symlink_metadata(&path).is_ok_and(|it| it.is_file()) {
+                set(&path, 0o600)?;
+            }
+        }
+        set(directory, ENTERED)?;
+    }
+    set(socket, 0o666)
+}
+
 /// Refuses a directory that another user has made, may turn elsewhere, or may write to. One that
-/// holdfast made for itself (`is_own`) is closed to others; one that somebody chose stays as it is.
+/// holdfast made for itself (`is_own`) is closed to others, or open to be entered; one that
+/// somebody chose stays as it is.
 fn check(directory: &Path, user: u32, is_own: bool) -> anyhow::Result<()> {
     let shown = directory.display();
     let found = std::fs::symlink_metadata(directory)
@@ -54,7 +105,8 @@ fn check(directory: &Path, user: u32, is_own: bool) -> anyhow::Result<()> {
         found.mode() & OTHERS_WRITE == 0,
         "others may write to {shown}: look what is in it, then chmod 700 {shown}"
     );
-    if is_own && found.mode() & OTHERS_ANYTHING != 0 {
+    let is_as_made = [0, ENTERED & OTHERS_ANYTHING].contains(&(found.mode() & OTHERS_ANYTHING));
+    if is_own && !is_as_made {
         // It is this user's, and no link: nobody else can put another in its place.
         std::fs::set_permissions(directory, PermissionsExt::from_mode(0o700))
             .with_context(|| format!("cannot close {shown} to others"))?;
@@ -65,6 +117,21 @@ fn check(directory: &Path, user: u32, is_own: bool) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: who may ask others lets in to the socket, and to nothing else.
+    #[test]
+    fn a_socket_that_others_may_use_opens_its_directory_and_no_log() {
+        let directory = with_mode("socket", 0o700);
+        let (socket, log) = (directory.join("a.sock"), directory.join("a.log"));
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("it is new");
+        std::fs::write(&log, "secret").expect("there is room");
+        std::fs::set_permissions(&log, PermissionsExt::from_mode(0o644)).expect("it is ours");
+        set_socket(&socket, false).expect("it is ours");
+        assert_eq!([&directory, &socket, &log].map(|it| mode_of(it)), [0o700, 0o600, 0o644]);
+        set_socket(&socket, true).expect("it is ours");
+        assert_eq!([&directory, &socket, &log].map(|it| mode_of(it)), [0o755, 0o666, 0o600]);
+        std::fs::remove_dir_all(&directory).expect("it is ours");
+    }
 
     fn with_mode(name: &str, mode: u32) -> PathBuf {
         let user = std::process::id();
@@ -106,11 +173,17 @@ mod tests {
             std::fs::remove_dir(&directory).expect("it is empty");
         }
         let open = with_mode("open", 0o755);
-        assert_eq!(said(&open, user, false), "");
-        assert_eq!(mode_of(&open), 0o755, "one that somebody chose");
-        assert_eq!(said(&open, user, true), "");
-        assert_eq!(mode_of(&open), 0o700);
+        for is_own in [false, true] {
+            assert_eq!(said(&open, user, is_own), "");
+            assert_eq!(mode_of(&open), 0o755, "a server listens to others there");
+        }
         std::fs::remove_dir(&open).expect("it is empty");
+        let odd = with_mode("odd", 0o744);
+        assert_eq!(said(&odd, user, false), "");
+        assert_eq!(mode_of(&odd), 0o744, "one that somebody chose");
+        assert_eq!(said(&odd, user, true), "");
+        assert_eq!(mode_of(&odd), 0o700);
+        std::fs::remove_dir(&odd).expect("it is empty");
         std::fs::remove_dir_all(&closed).expect("it is ours");
     }
 }

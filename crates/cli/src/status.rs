@@ -1,13 +1,17 @@
 //! How a running server is asked.
 //!
 //! Each server listens on a socket of its own, `KEY.sock` in the run directory, where KEY is made
-//! of the pool's path. The run directory belongs to the user and nobody else may enter. A client
-//! sends one line of JSON and gets one line back.
+//! of the pool's path. The run directory belongs to the user. Nobody else may enter it but where a
+//! server has a configuration, which may give others a role ([`crate::roles`]). A client sends one
+//! line of JSON and gets one line back.
 //!
 //! Limits: lines of at most [`LINE_BYTES_MAX`], answers of [`ANSWER_BYTES_MAX`]; one client at a
 //! time is listened to; a client that neither sends nor reads within [`CLIENT_TIME`] is dropped.
 //! What may take long has a thread of its own, of [`LONG_MAX`] at a time: whoever asks for the
-//! status waits for none of them.
+//! status waits for none of them. Who is no administrator has a thread of his own, of
+//! [`OTHERS_MAX`] at a time; who has no role is not listened to at all.
+
+mod others;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -35,12 +39,14 @@ use serde_json::{Value, json};
 
 use crate::backend::{ExplainStep, ExplainTarget, OpenPool};
 use crate::bugs;
-use crate::control::{self, Peer, Request, may_change};
-use crate::mounts::{self, MountSpec, Mounts};
+use crate::control::{self, Peer, Request};
+use crate::mounts::{self, Maker, MountSpec, Mounts};
 use crate::output::path_as_text;
 use crate::places::Places;
-use crate::run_directory::run_directory;
+use crate::roles::{Role, Roles};
+use crate::run_directory::{self, run_directory};
 use crate::transfer::{self, Transfer, Transfers};
+use others::OTHERS_MAX;
 
 /// Longest line in either direction: an explanation of a large range has thousands of steps.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -157,6 +163,9 @@ pub(crate) struct Served {
     pub(crate) nfs: Option<SocketAddr>,
     /// Where HTTP is served.
     pub(crate) http: Option<SocketAddr>,
+    /// Who else than administrators may ask; `None`: nobody ever, and the socket is closed to them.
+    #[serde(skip)]
+    pub(crate) roles: Option<Arc<Roles>>,
 }
 
 /// Returns what `status` says of the server: itself, and its mounts. What one mount has is said of
@@ -199,6 +208,15 @@ pub(crate) fn socket_of(pool: &Path) -> anyhow::Result<PathBuf> {
     Ok(run_directory()?.join(format!("{}.sock", key_of(pool))))
 }
 
+/// Returns where the server of `pool` is asked: one of this user's, or the system's.
+pub(crate) fn socket_to(pool: &Path) -> anyhow::Result<PathBuf> {
+    let name = format!("{}.sock", key_of(pool));
+    let sockets: Vec<PathBuf> =
+        run_directory::to_ask()?.into_iter().map(|it| it.join(&name)).collect();
+    let found = sockets.iter().find(|it| it.exists()).or(sockets.first());
+    found.cloned().context("there is no run directory")
+}
+
 /// Returns where the server of `pool` says why it failed at its end.
 pub(crate) fn last_words_of(pool: &Path) -> anyhow::Result<PathBuf> {
     Ok(socket_of(pool)?.with_extension("failed"))
@@ -221,13 +239,20 @@ impl StatusServer {
         served: Served,
         pool: Arc<dyn OpenPool>,
     ) -> anyhow::Result<StatusServer> {
+        let is_open = served.roles.is_some();
         let answering = Answering {
             served: Arc::new(served),
             pool,
             transfers: Transfers::default(),
             long: Places::new(LONG_MAX),
+            others: Places::new(OTHERS_MAX),
         };
-        StatusServer::listen_at(path, move |stream| serve(stream, &answering))
+        let own = Peer::own();
+        let server = StatusServer::listen_at(path, move |stream| {
+            serve(stream, &answering, (peer_of(stream)?, own))
+        })?;
+        run_directory::set_socket(&server.path, is_open)?;
+        Ok(server)
     }
 
     fn listen_at(
@@ -313,6 +338,7 @@ struct Answering {
     pool: Arc<dyn OpenPool>,
     transfers: Transfers,
     long: Places,
+    others: Places,
 }
 
 impl Answering {
@@ -346,8 +372,22 @@ fn bug() -> Answer {
     Answer::Error("the server met a bug: see its log (`holdfast status`)".to_owned())
 }
 
-fn serve(stream: &UnixStream, answering: &Answering) -> anyhow::Result<()> {
+fn serve(
+    stream: &UnixStream,
+    answering: &Answering,
+    (peer, own): (Peer, Peer),
+) -> anyhow::Result<()> {
     let Answering { served, pool, transfers, .. } = answering;
+    match served.role_of(peer, own) {
+        Role::Administrator => {}
+        // RO1: whatever he asks for.
+        role @ Role::Nobody => {
+            return send(stream, &Answer::Error(role.refusal(peer, Some(own))));
+        }
+        role @ (Role::Mounter(_) | Role::Reader) => {
+            return answering.apart(stream, role, (peer, own));
+        }
+    }
     let line = receive_line(stream, control::LINE_BYTES_MAX, CLIENT_TIME)?;
     let question = match serde_json::from_slice(&line) {
         Ok(question) => question,
@@ -369,15 +409,13 @@ fn serve(stream: &UnixStream, answering: &Answering) -> anyhow::Result<()> {
             });
         }
         Question::Control { version, request } => {
-            let peers = (peer_of(stream)?, Peer::own());
             return answering.later(stream, move |served, pool| {
-                controlled((pool.as_ref(), &served.mounts), (version, request), peers)
+                controlled((pool.as_ref(), &served.mounts), (version, request), peer)
             });
         }
         Question::Mount { version, request } => {
-            let (peer, own) = (peer_of(stream)?, Peer::own());
-            let begun = permitted(version, request, (peer, own)).and_then(|spec| {
-                let begun = served.mounts.begin(stream, spec, peer);
+            let begun = control::parse_as(version, request).and_then(|spec| {
+                let begun = served.mounts.begin(stream, spec, Maker::Administrator(peer));
                 begun.map_err(|error| format!("{error:#}"))
             });
             match begun {
@@ -387,8 +425,7 @@ fn serve(stream: &UnixStream, answering: &Answering) -> anyhow::Result<()> {
             }
         }
         Question::Transfer { version, request } => {
-            let (peer, own) = (peer_of(stream)?, Peer::own());
-            let begun = permitted(version, request, (peer, own)).and_then(|request| {
+            let begun = control::parse_as(version, request).and_then(|request| {
                 let begun = transfers.begin(stream, (pool, &served.mounts), request, peer);
                 begun.map_err(|error| format!("{error:#}"))
             });
@@ -407,23 +444,6 @@ fn peer_of(stream: &UnixStream) -> anyhow::Result<Peer> {
     Ok(Peer { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() })
 }
 
-/// CO1, TF1: returns a request that only whoever may change things makes, or why it is refused.
-fn permitted<T: DeserializeOwned>(
-    version: u32,
-    request: Value,
-    (peer, own): (Peer, Peer),
-) -> Result<T, String> {
-    let request = control::parse_as(version, request)?;
-    if may_change(peer.uid, own.uid) { Ok(request) } else { Err(not_allowed(peer, own)) }
-}
-
-fn not_allowed(peer: Peer, own: Peer) -> String {
-    format!(
-        "user {} may change nothing here: only root and user {}, who runs the server, may",
-        peer.uid, own.uid
-    )
-}
-
 fn not_understood(error: &serde_json::Error) -> String {
     let most = control::LINE_BYTES_MAX;
     format!(
@@ -432,20 +452,16 @@ fn not_understood(error: &serde_json::Error) -> String {
     )
 }
 
-/// Does what `peer` asks of the server of `own`.
+/// CO1, TF1: does what `peer`, who is an administrator, asks.
 fn controlled(
     (pool, mounts): (&dyn OpenPool, &Mounts),
     (version, request): (u32, Value),
-    (peer, own): (Peer, Peer),
+    peer: Peer,
 ) -> Answer {
     let request = match Request::parse(version, request) {
         Ok(request) => request,
         Err(words) => return Answer::Error(words),
     };
-    // CO1.
-    if request.is_change() && !may_change(peer.uid, own.uid) {
-        return Answer::Error(not_allowed(peer, own));
-    }
     let who = format!("user {}", peer.uid);
     let done = || {
         mounts.uses.check(&request)?;
@@ -478,15 +494,19 @@ fn connect(path: &Path, patience: Duration) -> std::io::Result<UnixStream> {
 pub(crate) fn ask(path: &Path, question: &Question) -> anyhow::Result<Answer> {
     let stream = connect(path, CLIENT_TIME)
         .with_context(|| format!("no server answers on {}", path.display()))?;
-    send(&stream, question)?;
+    // Whoever has no role is answered before he has asked.
+    let sent = send(&stream, question);
     let patience = match question {
         Question::Control { .. } | Question::Transfer { .. } | Question::Mount { .. } => {
             CONTROL_TIME
         }
         Question::Status | Question::Explain { .. } => CLIENT_TIME,
     };
-    let line = receive_line(&stream, ANSWER_BYTES_MAX, patience)?;
-    Ok(serde_json::from_slice(&line)?)
+    let line = receive_line(&stream, ANSWER_BYTES_MAX, patience);
+    if line.as_ref().map_or(true, Vec::is_empty) {
+        sent?;
+    }
+    Ok(serde_json::from_slice(&line?)?)
 }
 
 /// Asks the server whose socket is `path` for a transfer through `file`.
@@ -664,8 +684,13 @@ impl Found {
 pub(crate) fn all() -> anyhow::Result<Vec<Found>> {
     let mounts = mountpoint::mounts().context("cannot read the table of mounts")?;
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(run_directory()?)? {
-        let socket = entry?.path();
+    let mut sockets = Vec::new();
+    for directory in run_directory::to_ask()? {
+        for entry in std::fs::read_dir(directory)? {
+            sockets.push(entry?.path());
+        }
+    }
+    for socket in sockets {
         if socket.extension().is_none_or(|extension| extension != "sock") {
             continue;
         }
@@ -735,9 +760,11 @@ fn remove_if_abandoned(socket: &Path) {
 /// Returns the server of a pool, or of the mount that `path` is in.
 pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
     let path = mountpoint::absolute(path).with_context(|| format!("{}", path.display()))?;
-    let socket = socket_of(&path)?;
-    if let Ok(Answer::Status(status)) = ask(&socket, &Question::Status) {
-        return Ok(Some(Found { status, socket, silence: None }));
+    let socket = socket_to(&path)?;
+    match ask(&socket, &Question::Status) {
+        Ok(Answer::Status(status)) => return Ok(Some(Found { status, socket, silence: None })),
+        Ok(Answer::Error(refusal)) => anyhow::bail!("{}: {refusal}", path.display()),
+        Ok(_) | Err(_) => {}
     }
     let is_in = |found: &Found| {
         found.socket == socket || found.depth_of(&path).is_some() || found.has_member(&path)
@@ -750,7 +777,7 @@ pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
 /// wait for as long as it does not. Of servers that are not this user's nothing is known.
 pub(crate) fn check_way(path: &Path) -> anyhow::Result<()> {
     mountpoint::follow(path, &mut |entry| {
-        let socket = socket_of(Path::new(&entry.source))?;
+        let socket = socket_to(Path::new(&entry.source))?;
         if ask(&socket, &Question::Status).is_ok() {
             return Ok(());
         }

@@ -50,7 +50,7 @@ enum Way {
 /// Returns the server of the pool at `path`, or of what is mounted exactly there: a pool's file may
 /// lie in another mount, and a directory in a mount is no fileset.
 fn served(path: &Path) -> anyhow::Result<Option<Found>> {
-    let socket = status::socket_of(path)?;
+    let socket = status::socket_to(path)?;
     let is_meant =
         |found: &Found| found.socket == socket || found.is_on(path) || found.has_member(path);
     Ok(status::find(path)?.filter(is_meant))

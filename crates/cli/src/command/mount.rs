@@ -177,6 +177,7 @@ fn mount_and_run(
         log,
         nfs: beside.nfs,
         http: beside.http,
+        roles: None,
     };
     let warnings = pool.status()["warnings"].take();
     let mut text = ready_text(&served.pool, &directory, replaced_dead);

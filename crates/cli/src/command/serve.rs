@@ -221,6 +221,8 @@ fn answer_status(
         log: args.log_file.as_deref().map(std::path::absolute).transpose()?,
         nfs: hub.nfs.as_ref().map(|nfs| nfs.address),
         http: http.address,
+        // Whatever the configuration says now, it may say another thing when it is read again.
+        roles: args.config.is_some().then(|| Arc::clone(&hub.pools[index].roles)),
     };
     StatusServer::start(socket, served, Asked::about(hub, index))
 }

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::Context;
 use format::fileset::{FilesetName, NamePart};
@@ -18,6 +18,7 @@ use super::http::HttpOptions;
 use super::notices::KINDS;
 use super::receivers::{Address, Receiver, SENDMAIL, Way};
 use crate::control::ExportSpec;
+use crate::roles::{Grant, Mountable};
 use crate::size::ByteSize;
 
 /// Most receivers of notices: each has a thread.
@@ -44,6 +45,8 @@ pub(crate) struct Config {
     pub(crate) notify: Vec<Receiver>,
     /// What `holdfast mount --all` mounts.
     pub(crate) mounts: Vec<MountConfig>,
+    /// Who else than administrators may ask for something: of one pool, or of all.
+    pub(crate) grants: Vec<(Option<usize>, Grant)>,
     /// What is exported: the number of the pool among [`Config::pools`], and how.
     pub(crate) exports: Vec<(usize, ExportSpec)>,
 }
@@ -100,6 +103,26 @@ struct File {
     mounts: Vec<Spanned<Mount>>,
     #[serde(default)]
     notify: Vec<Spanned<Notify>>,
+    #[serde(default, rename = "mounter")]
+    mounters: Vec<Spanned<Mounter>>,
+    #[serde(default, rename = "reader")]
+    readers: Vec<Spanned<Reader>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mounter {
+    uids: Vec<u32>,
+    pool: Option<PathBuf>,
+    filesets: Vec<String>,
+    directories: Vec<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reader {
+    uids: Vec<u32>,
+    pool: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -191,6 +214,7 @@ impl Config {
             http: HttpOptions::default(),
             notify: Vec::new(),
             mounts: Vec::new(),
+            grants: Vec::new(),
             exports: Vec::new(),
         };
         for mount in &file.mounts {
@@ -218,7 +242,63 @@ impl Config {
             }
             config.exports.push(export);
         }
+        for mounter in file.mounters {
+            let at = mounter.span();
+            let granted = config.mounter_of(mounter.into_inner(), base);
+            config.grants.push(granted.map_err(|cause| Wrong { at, cause })?);
+        }
+        for reader in file.readers {
+            let at = reader.span();
+            let granted = config.reader_of(reader.into_inner(), base);
+            config.grants.push(granted.map_err(|cause| Wrong { at, cause })?);
+        }
         Ok(config)
+    }
+
+    /// Returns what others than administrators are given of a pool.
+    pub(crate) fn grants_of(&self, index: usize) -> Vec<Grant> {
+        let of_pool = |(pool, _): &&(Option<usize>, Grant)| pool.is_none_or(|pool| pool == index);
+        self.grants.iter().filter(of_pool).map(|(_, grant)| grant.clone()).collect()
+    }
+
+    fn mounter_of(&self, mounter: Mounter, base: &Path) -> Result<(Option<usize>, Grant), String> {
+        let Mounter { uids, pool, filesets, directories } = mounter;
+        check_uids(&uids)?;
+        let pool = self.pool_at(pool.as_deref(), base)?;
+        if filesets.is_empty() || directories.is_empty() {
+            return Err("say which filesets he mounts, and below which directories".to_owned());
+        }
+        if let Some(name) = filesets.iter().find(|name| name.parse::<FilesetName>().is_err()) {
+            return Err(format!("{name}: name a fileset as a/b"));
+        }
+        let is_plain = |path: &&PathBuf| {
+            let mut parts = path.components();
+            path.is_absolute() && !parts.any(|part| part == Component::ParentDir)
+        };
+        if let Some(path) = directories.iter().find(|path| !is_plain(path)) {
+            return Err(format!("{}: write a directory from /, without ..", path.display()));
+        }
+        let mounts = Some(Mountable { filesets, directories });
+        Ok((Some(pool), Grant { uids, mounts }))
+    }
+
+    fn reader_of(&self, reader: Reader, base: &Path) -> Result<(Option<usize>, Grant), String> {
+        check_uids(&reader.uids)?;
+        let pool = reader.pool.map(|pool| self.pool_at(Some(&pool), base)).transpose()?;
+        Ok((pool, Grant { uids: reader.uids, mounts: None }))
+    }
+
+    /// Returns the number of the pool at `pool`, or of the only one.
+    fn pool_at(&self, pool: Option<&Path>, base: &Path) -> Result<usize, String> {
+        match pool {
+            Some(pool) => {
+                let path = base.join(pool);
+                let index = self.pools.iter().position(|it| it.path == path);
+                index.ok_or_else(|| format!("{}: no [[pool]] has that path", pool.display()))
+            }
+            None if self.pools.len() < 2 => Ok(0),
+            None => Err("say of which pool: pool = \"PATH\"".to_owned()),
+        }
     }
 
     fn export_of(
@@ -229,20 +309,11 @@ impl Config {
         let wrong = |cause: String| Wrong { at: spec.span(), cause };
         let export = spec.get_ref();
         let rules = export.rules().map_err(wrong)?;
-        let index = match &export.pool {
-            Some(pool) => {
-                let path = base.join(pool);
-                let index = self.pools.iter().position(|it| it.path == path);
-                index.ok_or_else(|| {
-                    wrong(format!("{}: no [[pool]] has that path", pool.display()))
-                })?
-            }
-            None if self.pools.len() < 2 => 0,
-            None => {
-                let cause = format!("{}: say of which pool: pool = \"PATH\"", rules.name);
-                return Err(wrong(cause));
-            }
-        };
+        let index =
+            self.pool_at(export.pool.as_deref(), base).map_err(|cause| match export.pool {
+                Some(_) => wrong(cause),
+                None => wrong(format!("{}: {cause}", rules.name)),
+            })?;
         Ok((index, ExportSpec { name: rules.name, pool: None, ..export.clone() }))
     }
 
@@ -257,6 +328,15 @@ impl Config {
             ("http", self.http != other.http),
         ];
         differs.into_iter().find(|(_, differs)| *differs).map(|(what, _)| what)
+    }
+}
+
+/// Refuses a role of nobody, and of root, who may do all.
+fn check_uids(uids: &[u32]) -> Result<(), String> {
+    match uids {
+        [] => Err("say who: uids = [1000]".to_owned()),
+        uids if uids.contains(&0) => Err("user 0 may do all: leave it out".to_owned()),
+        _ => Ok(()),
     }
 }
 
@@ -408,6 +488,13 @@ pool = "b.hf"
 fileset = "a/b"
 directory = "/mnt/b"
 options = "ro,noexec"
+[[mounter]]
+uids = [1000]
+pool = "b.hf"
+filesets = ["home/anna"]
+directories = ["/home/anna/files"]
+[[reader]]
+uids = [33, 1001]
 "#;
 
     #[test]
@@ -464,6 +551,12 @@ options = "ro,noexec"
             ("directory = ", "place = ", "33:1: unknown field `place`"),
             ("\"ro,noexec\"", "\"ro,fast\"", "30:1: unknown mount option `fast`"),
             ("fileset = \"a/b\"", "fileset = \"a//b\"", "30:1: a//b: name a fileset"),
+            ("uids = [1000]", "uids = []", "35:1: say who: uids"),
+            ("uids = [1000]", "uids = [0]", "35:1: user 0 may do all"),
+            ("[\"home/anna\"]", "[]", "35:1: say which filesets"),
+            ("[\"home/anna\"]", "[\"a//b\"]", "35:1: a//b: name a fileset"),
+            ("\"/home/anna/files\"", "\"/a/../b\"", "35:1: /a/../b: write a directory"),
+            ("[33, 1001]", "[\"www\"]", "41:9: invalid type"),
             ("[http]", "[[schedule]]\nx = 1\n[http]", "4:1: `schedule` is not there yet"),
         ] {
             let refused = parse(&WHOLE.replacen(was, is, 1)).expect_err(is);

@@ -64,6 +64,7 @@ use crate::control::{
 };
 use crate::events::now_seconds;
 use crate::mounts::Mounts;
+use crate::roles::Roles;
 use crate::transfer::{OnBytes, Transfer};
 
 /// How long it is waited for what came of a test: whoever asks waits 5 s for the server.
@@ -79,6 +80,8 @@ pub(crate) struct ServedPool {
     pub(crate) pool: Arc<dyn OpenPool>,
     /// Its mounts, and who else uses which fileset.
     pub(crate) mounts: Arc<Mounts>,
+    /// Who else than administrators may ask for what.
+    pub(crate) roles: Arc<Roles>,
 }
 
 impl ServedPool {
@@ -95,7 +98,7 @@ impl ServedPool {
         mounts: Arc<Mounts>,
     ) -> ServedPool {
         let id = pool.status()["pool_id"].as_str().unwrap_or("unknown").to_owned();
-        ServedPool { path, id, pool, mounts }
+        ServedPool { path, id, pool, mounts, roles: Arc::default() }
     }
 
     fn failed(&self, cause: impl Into<String>) -> BackendError {
@@ -337,6 +340,9 @@ impl Hub {
             before.retire();
         }
         drop(current);
+        for (index, served) in self.pools.iter().enumerate() {
+            served.roles.set(config.grants_of(index));
+        }
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, config));
         Ok(())
     }

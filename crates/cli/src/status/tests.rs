@@ -5,8 +5,10 @@ use std::time::Instant;
 use engine::vnode::api::{FileSystem, FilesetUuid};
 use format::fileset::{FilesetName, NamePart};
 
+use super::others::OTHERS_TIME;
 use super::*;
 use crate::backend::{Backend, BackendError};
+use crate::roles::{Grant, Mountable};
 use crate::wiring::EngineBackend;
 
 /// Goal: a server ends, whatever has become of its socket's path, and takes no socket away but
@@ -70,48 +72,169 @@ fn a_queue_that_is_full_is_waited_for_no_longer_than_said() {
     std::fs::remove_file(&path).expect("the socket is there");
 }
 
-/// Goal: a user who may change nothing changes nothing, is told who may, and may look (CO1).
-#[test]
-fn others_may_look_and_change_nothing() {
-    let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
-    let create = json!({ "do": "fileset-create", "name": "a", "properties": {} });
-    let mounts = Mounts::new(Path::new("pool"), &pool);
-    let ask = |request: &Value, uid: u32| {
-        let (peer, own) = (Peer { uid, gid: uid }, Peer { uid: 1000, gid: 1000 });
-        controlled((pool.as_ref(), &mounts), (control::VERSION, request.clone()), (peer, own))
+/// A server of a pool in memory whose user is 1000, and that gives roles to 1001 and 1002.
+fn with_roles(pool: &Arc<dyn OpenPool>) -> Answering {
+    let roles = Roles::default();
+    let mounts = Mountable { filesets: vec!["a".to_owned()], directories: vec!["/mnt/a".into()] };
+    roles.set(vec![
+        Grant { uids: vec![1001], mounts: None },
+        Grant { uids: vec![1002], mounts: Some(mounts) },
+    ]);
+    let served = Served {
+        pool: PathBuf::from("/secret/pool"),
+        mounts: Mounts::new(Path::new("/secret/pool"), pool),
+        lasts: true,
+        pid: std::process::id(),
+        log: Some("/secret/log".into()),
+        nfs: None,
+        http: None,
+        roles: Some(Arc::new(roles)),
     };
-    let refused = ask(&create, 1001);
-    let is_told = matches!(&refused, Answer::Error(words) if words.contains("user 1000"));
-    assert!(is_told, "{refused:?}");
-    let list = json!({ "do": "fileset-list", "from": 0 });
+    Answering {
+        served: Arc::new(served),
+        pool: Arc::clone(pool),
+        transfers: Transfers::default(),
+        long: Places::new(LONG_MAX),
+        others: Places::new(OTHERS_MAX),
+    }
+}
+
+/// Asks it as the user `uid`.
+fn ask_as(answering: &Answering, uid: u32, question: &Value) -> Answer {
+    let (here, there) = UnixStream::pair().expect("a pair");
+    send(&here, question).expect("there is room");
+    let (peer, own) = (Peer { uid, gid: uid }, Peer { uid: 1000, gid: 1000 });
+    serve(&there, answering, (peer, own)).expect("it answers");
+    receive_answer(&here).expect("it is an answer")
+}
+
+/// Goal: who has a role does what that gives him and nothing else, is told what to do, and who has
+/// none gets nothing (CO1, TF1, RO1, RO3). Method: each kind of question as each user.
+#[test]
+fn each_role_does_what_it_may_and_nothing_else() {
+    let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
+    let answering = with_roles(&pool);
+    let ask = |uid: u32, question: Value| ask_as(&answering, uid, &question);
+    let control = |request: Value| json!({ "ask": "control", "version": 1, "request": request });
+    let create = || control(json!({ "do": "fileset-create", "name": "a", "properties": {} }));
+    let list = || control(json!({ "do": "fileset-list", "from": 0 }));
+    let diff = json!({ "do": "send", "fileset": "a", "clone": "c", "from": null, "resume": null });
+    let questions = [
+        create(),
+        list(),
+        json!({ "ask": "explain", "node": 1, "range": null }),
+        json!({ "ask": "transfer", "version": 1, "request": diff }),
+    ];
+    for question in &questions {
+        for (uid, words) in
+            [(1001, "a reader here"), (1002, "a mounter here"), (1003, "[[reader]] or [[mounter]]")]
+        {
+            let answer = ask(uid, question.clone());
+            let is_told = matches!(&answer, Answer::Error(told) if told.contains(words));
+            assert!(is_told, "{uid}: {question}: {answer:?}");
+        }
+    }
     let count = || {
-        let answer = ask(&list, 1001);
+        let answer = ask(0, list());
         let Answer::Control(control::Answer::Filesets { list, next: None }) = answer else {
             panic!("{answer:?}")
         };
         list.len()
     };
     assert_eq!(count(), 1, "what was refused was done");
-    assert!(matches!(ask(&create, 1000), Answer::Control(control::Answer::Done)));
+    assert!(matches!(ask(1000, create()), Answer::Control(control::Answer::Done)));
     assert_eq!(count(), 2);
-    let delete = json!({ "do": "fileset-delete", "name": "a" });
-    assert!(matches!(ask(&delete, 0), Answer::Control(control::Answer::Done)));
+    let status = || json!({ "ask": "status" });
+    for uid in [1001, 1002] {
+        let Answer::Status(told) = ask(uid, status()) else { panic!("{uid} may ask for that") };
+        assert!(!told.to_string().contains("secret"), "{told}");
+        assert_eq!(
+            (&told["pool"]["health"], &told["server"]["lasts"]),
+            (&json!("ok"), &json!(true))
+        );
+    }
+    assert!(matches!(ask(1003, status()), Answer::Error(_)), "he has no role");
+    let Answer::Status(told) = ask(0, status()) else { panic!("root may ask for that") };
+    assert_eq!(told["server"]["pool"], "/secret/pool");
     pool.close().expect("memory does not fail");
 }
 
-/// Goal: a mount is handed over only by root and by the server's own user (CO1).
+/// Goal: a mount is handed over by an administrator, and by a mounter where it is given to him.
+/// Method: each asks; `ready` is as far as it goes, for nobody passes a descriptor.
 #[test]
-fn others_hand_no_mount_over() {
-    let spec = json!({
-        "fileset": "a", "clone": null, "directory": [47], "options": "", "threads": 1,
-        "poll_us": 0, "has_writeback_cache": false, "transport": "dev", "cpu_latency": "on",
-    });
-    let ask = |uid: u32| {
-        let (peer, own) = (Peer { uid, gid: uid }, Peer { uid: 1000, gid: 1000 });
-        permitted::<MountSpec>(control::VERSION, spec.clone(), (peer, own))
+fn a_mount_is_handed_over_by_who_may() {
+    let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
+    let answering = with_roles(&pool);
+    let create = json!({ "do": "fileset-create", "name": "a", "properties": {} });
+    let created = json!({ "ask": "control", "version": 1, "request": create });
+    assert!(matches!(ask_as(&answering, 0, &created), Answer::Control(_)));
+    let mount = |uid: u32, fileset: Option<&str>, directory: &str| {
+        let spec = MountSpec::plain(fileset, Path::new(directory));
+        let request = serde_json::to_value(spec).expect("it is plain");
+        ask_as(&answering, uid, &json!({ "ask": "mount", "version": 1, "request": request }))
     };
-    assert!(ask(0).is_ok() && ask(1000).is_ok());
-    assert!(ask(1001).is_err_and(|words| words.contains("user 1000")));
+    // Who is ready has the fileset until the client is seen to be gone.
+    let is_ready = |uid: u32, directory: &str| {
+        let begun = Instant::now();
+        loop {
+            let answer = mount(uid, Some("a"), directory);
+            if matches!(answer, Answer::Ready) {
+                return true;
+            }
+            let is_held =
+                matches!(&answer, Answer::Error(told) if told.contains("it is mounted on"));
+            assert!(is_held && begun.elapsed() < CLIENT_TIME, "{answer:?}");
+        }
+    };
+    for (uid, directory) in [(1002, "/mnt/a"), (0, "/x"), (1002, "/mnt/a/b"), (1000, "/x")] {
+        assert!(is_ready(uid, directory), "{uid}");
+    }
+    for (uid, fileset, directory, words) in [
+        (1002, Some("a"), "/mnt/b", "only a below /mnt/a"),
+        (1002, Some("root"), "/mnt/a", "only a below /mnt/a"),
+        (1002, None, "/mnt/a", "name the fileset"),
+        (1001, Some("a"), "/mnt/a", "a reader here"),
+        (1003, Some("a"), "/mnt/a", "may ask nothing here"),
+    ] {
+        let answer = mount(uid, fileset, directory);
+        let is_told = matches!(&answer, Answer::Error(told) if told.contains(words));
+        assert!(is_told, "{uid}: {directory}: {answer:?}");
+    }
+    drop(answering);
+}
+
+/// Goal: who may ask for little keeps nobody from asking (RO1). Method: one without a role and more
+/// readers than are listened to connect and say nothing, or one byte at a time.
+#[test]
+fn who_asks_slowly_keeps_nobody_waiting() {
+    let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
+    let answering = with_roles(&pool);
+    let (begun, mut silent) = (Instant::now(), Vec::new());
+    let own = Peer { uid: 1000, gid: 1000 };
+    for index in 0..=OTHERS_MAX {
+        for uid in [1003, 1001] {
+            let (here, there) = UnixStream::pair().expect("a pair");
+            serve(&there, &answering, (Peer { uid, gid: uid }, own)).expect("it is not waited for");
+            let is_refused = uid == 1003 || index == OTHERS_MAX;
+            if is_refused {
+                let answer = receive_answer::<Answer>(&here).expect("it is answered");
+                assert!(matches!(answer, Answer::Error(_)), "{answer:?}");
+            }
+            silent.push(here);
+        }
+    }
+    let status = json!({ "ask": "status" });
+    assert!(matches!(ask_as(&answering, 0, &status), Answer::Status(_)));
+    assert!(begun.elapsed() < OTHERS_TIME, "somebody was waited for");
+    // One byte now and then is no reason to wait longer.
+    while answering.others.take().is_none() {
+        for mut stream in &silent {
+            let _ = stream.write_all(b" ");
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+        assert!(begun.elapsed() < OTHERS_TIME * 4, "a reader is listened to for ever");
+    }
+    pool.close().expect("memory does not fail");
 }
 
 /// Goal: a bug in one answer ends neither the thread nor the client, and the next is answered.
@@ -244,6 +367,7 @@ fn a_long_change_keeps_neither_the_status_nor_the_end_waiting() {
         log: None,
         nfs: None,
         http: None,
+        roles: None,
     };
     let server = StatusServer::start(path.clone(), served, pool).expect("it listens");
     let create = json!({ "do": "fileset-create", "name": "a", "properties": {} });

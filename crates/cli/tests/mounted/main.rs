@@ -23,6 +23,7 @@ mod mount;
 mod moving;
 mod names;
 mod quota;
+mod roles;
 mod serve;
 mod server;
 mod several;

@@ -7,7 +7,8 @@
 //!
 //! [`Server::answer`] may be called from any number of threads; order is the file system's affair.
 //!
-//! Not here: bytes of the protocol (`kernel.rs`), permissions (the kernel has checked them, FU4).
+//! Not here: bytes of the protocol (`kernel.rs`); permissions: the kernel has checked them (FU4),
+//! or the file system does, of a mount whose every request is of one user ([`Server::acting_as`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +45,16 @@ static KERNEL_UNSEEN: Caller = {
     caller
 };
 
+/// The bits by which a program runs as the owner of its file, or in its group.
+const SET_BITS: u16 = 0o6000;
+
+/// As whom all is done on a mount of somebody who is not to choose as whom.
+struct Acting {
+    caller: Caller,
+    /// The same where what is read does not tell.
+    unseen: Caller,
+}
+
 /// Is told what came of a read: its number, and the bytes as pieces that follow one another, or the
 /// error.
 pub type Told<'t> = dyn FnMut(usize, Result<&[&[u8]], Errno>) + 't;
@@ -61,6 +72,8 @@ pub struct Server {
     keeps_atime: bool,
     /// What others change; `None`: the mount is alone.
     viewer: Option<Arc<Viewer>>,
+    /// `None`: as whoever the kernel says.
+    acting: Option<Acting>,
 }
 
 impl Server {
@@ -83,8 +96,19 @@ impl Server {
         let asked = fs.getxattr(&Caller::root(), root, ACCESS_LIST);
         let has_acls = has_xattrs && asked.err().is_none_or(is_there);
         let (numbers, answered) = (NodeNumbers::new(root), AtomicU64::new(0));
-        let (keeps_atime, viewer) = (false, None);
-        Server { numbers, fs, fileset, has_xattrs, has_acls, answered, keeps_atime, viewer }
+        let (keeps_atime, viewer, acting) = (false, None, None);
+        Server { numbers, fs, fileset, has_xattrs, has_acls, answered, keeps_atime, viewer, acting }
+    }
+
+    /// Returns a server that does all as one user, and checks what that one may do: who mounts in a
+    /// user namespace says as whom the kernel asks. It makes no device, and no program that runs as
+    /// another.
+    #[must_use]
+    pub fn acting_as(self, uid: u32, gid: u32) -> Server {
+        let caller = Caller::checked(uid, gid, Vec::new());
+        let mut unseen = caller.clone();
+        unseen.keeps_atime = true;
+        Server { acting: Some(Acting { caller, unseen }), ..self }
     }
 
     /// Returns a server of a fileset that others change too (FU7), as `viewer` hears.
@@ -157,9 +181,42 @@ impl Server {
     ) -> Reply<'s> {
         // Whether it loses setuid and setgid the kernel says of a write and of a truncate, and not
         // of fallocate(2) and copy_file_range(2).
-        let mut caller = Caller::checked_by_kernel(sender.uid, sender.gid);
+        let mut caller = match &self.acting {
+            None => Caller::checked_by_kernel(sender.uid, sender.gid),
+            Some(acting) if self.gives_rights(acting, &request) => {
+                return Reply::Error(Errno::PERM);
+            }
+            Some(acting) => acting.caller.clone(),
+        };
         caller.keeps_atime = self.keeps_atime;
         self.dispatch(&caller, sender.thread, request, scratch).unwrap_or_else(Reply::Error)
+    }
+
+    /// Whether what is asked for makes a device, or a program that runs as another.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "no other request makes or sets a mode")]
+    fn gives_rights(&self, acting: &Acting, request: &Request<'_>) -> bool {
+        match request {
+            Request::MakeNode { kind, new, .. } => match kind {
+                FileKind::CharDevice | FileKind::BlockDevice => true,
+                FileKind::Directory => false,
+                _ => new.mode & SET_BITS != 0,
+            },
+            Request::Create { new, .. } | Request::Tmpfile { new, .. } => new.mode & SET_BITS != 0,
+            Request::SetAttr { node, change, .. } => {
+                let is_set = change.mode.is_some_and(|mode| mode & SET_BITS != 0);
+                // Of a directory they say whose what is made in it is.
+                is_set && {
+                    let found = self.fs.getattr(&acting.caller, self.numbers.ino_of(*node));
+                    found.is_ok_and(|attr| attr.kind != FileKind::Directory)
+                }
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a change takes setuid and setgid away: of a mount that acts as one user always.
+    fn loses_set_bits(&self, kills_set_bits: bool) -> bool {
+        kills_set_bits || self.acting.is_some()
     }
 
     /// Reads what each of `asked` says, and tells once what came of it.
@@ -167,10 +224,11 @@ impl Server {
         let reads: Vec<ReadAsked<'_>> = asked
             .iter()
             .map(|asked| ReadAsked {
-                caller: if asked.keeps_atime || self.keeps_atime {
-                    &KERNEL_UNSEEN
-                } else {
-                    &KERNEL
+                caller: match (&self.acting, asked.keeps_atime || self.keeps_atime) {
+                    (None, true) => &KERNEL_UNSEEN,
+                    (None, false) => &KERNEL,
+                    (Some(acting), true) => &acting.unseen,
+                    (Some(acting), false) => &acting.caller,
                 },
                 ino: self.numbers.ino_of(asked.node),
                 offset: asked.offset,
@@ -193,7 +251,8 @@ impl Server {
     ) {
         let ino = self.numbers.ino_of(node);
         let told = move |done: FsResult<()>| told(done.map_err(|e| errno("fsync", ino, &e)));
-        self.fs.commit_then(&KERNEL, ino, data_only, Box::new(told));
+        let caller = self.acting.as_ref().map_or(&KERNEL, |acting| &acting.caller);
+        self.fs.commit_then(caller, ino, data_only, Box::new(told));
     }
 
     fn dispatch<'s>(
@@ -212,7 +271,7 @@ impl Server {
             Request::GetAttr { node } => self.get_attr(caller, node).map(Reply::Attr),
             Request::Statx { node } => self.get_attr(caller, node).map(Reply::Statx),
             Request::SetAttr { node, change, kills_set_bits } => self.set_attr(
-                &Caller { loses_set_bits: kills_set_bits, ..caller.clone() },
+                &Caller { loses_set_bits: self.loses_set_bits(kills_set_bits), ..caller.clone() },
                 node,
                 &change,
             ),
@@ -255,7 +314,7 @@ impl Server {
             }
             Request::Write { node, offset, data, kills_set_bits, is_of_cache } => {
                 let caller = Caller {
-                    loses_set_bits: kills_set_bits,
+                    loses_set_bits: self.loses_set_bits(kills_set_bits),
                     writes_back: is_of_cache,
                     ..caller.clone()
                 };
@@ -278,7 +337,8 @@ impl Server {
                 self.list_xattr(caller, node, room_bytes, scratch)
             }
             Request::SetXattr { node, name, value, mode, kills_setgid } => {
-                let caller = Caller { loses_set_bits: kills_setgid, ..caller.clone() };
+                let loses_set_bits = self.loses_set_bits(kills_setgid);
+                let caller = Caller { loses_set_bits, ..caller.clone() };
                 self.set_xattr(&caller, node, (name, value), mode)
             }
             Request::RemoveXattr { node, name } => self.remove_xattr(caller, node, name),

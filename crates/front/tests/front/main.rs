@@ -3,6 +3,7 @@
 // A test may name the answers it expects and take the rest as a failure.
 #![allow(clippy::wildcard_enum_match_arm)]
 
+mod acting;
 mod memory_fs;
 mod mounted;
 mod nfs_threads;

@@ -20,7 +20,7 @@ pub(super) fn over(args: &MountArgs, output: &Output) -> anyhow::Result<Option<u
     let named = Named::of(device_of(args)?)?;
     // Where there is no pool at all, opening it tells why.
     let Ok(device) = named.device() else { return Ok(None) };
-    let socket = status::socket_of(&device)?;
+    let socket = status::socket_to(&device)?;
     let is_its = |found: &Found| found.socket == socket || found.has_member(&device);
     let Some(found) = status::find(&device)?.filter(is_its) else { return Ok(None) };
     if !found.advice().is_empty() {

@@ -40,6 +40,7 @@ use super::Hub;
 use super::token::Token;
 use crate::control::Peer;
 use crate::events::now_seconds;
+use crate::run_directory;
 use crate::server::history::STEP;
 
 /// Most threads that do what may wait.
@@ -244,6 +245,9 @@ impl HttpServer {
         let _ = std::fs::remove_file(socket);
         let local = UnixListener::bind(socket)
             .with_context(|| format!("cannot listen on {}", socket.display()))?;
+        // Roles are those of the other socket: here administrators alone come in, and programs of
+        // others ask by TCP for what has no names.
+        run_directory::set_socket(socket, false)?;
         local.set_nonblocking(true)?;
         if let Some(listener) = &listener {
             listener.set_nonblocking(true)?;
