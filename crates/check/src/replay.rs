@@ -19,7 +19,7 @@
 //! What a mount does not ask for, or has elsewhere, costs nothing here either: `log.rs` and
 //! `double_write.rs` say which that is. Where bytes of the log go over a page that can't be read
 //! the page stays as it is, and whoever needs it says so. Where the log itself is lost the state is
-//! torn ([`is_whole`](replay_into)), and nothing may be concluded from it.
+//! torn ([`Replayed::is_whole`]), and nothing may be concluded from it.
 //!
 //! # Memory
 //!
@@ -67,13 +67,17 @@ pub struct Replayed {
     pub classes_undone: u64,
     /// Pages taken from the double-write area.
     pub double_written: u64,
+    /// Bytes of memory that it took beside what it left in the reader.
+    pub memory_bytes: u64,
+    /// Whether the state is all that was durable: what of a log is lost may be missing, or half
+    /// there.
+    pub is_whole: bool,
 }
 
-/// Lays over the device what the next mount would write, and notes it in `report`. Returns whether
-/// that is all that was durable: what a log has that is lost may be missing, or half there.
-pub fn replay_into(reader: &mut Reader, report: &mut Report) -> bool {
+/// Lays over the device what the next mount would write, and notes it in `report`.
+pub fn replay_into(reader: &mut Reader, report: &mut Report) -> Replayed {
     let mut replay = Replay { reader, report, done: Replayed::default() };
-    let is_whole = replay.run().map_err(|lost| replay.lost(lost)).is_ok();
+    replay.done.is_whole = replay.run().map_err(|lost| replay.lost(lost)).is_ok();
     let done = replay.done;
     report.notes.push(format!(
         "the pool is open, or was not closed: checked is the state after a replay in memory of {} \
@@ -81,18 +85,18 @@ pub fn replay_into(reader: &mut Reader, report: &mut Report) -> bool {
          double-write area; a pool that is in use may change under the check",
         done.chunks, done.records, done.classes_kept, done.classes_undone, done.double_written
     ));
-    is_whole
+    done
 }
 
 /// Looks whether the head at which a pool was closed is the newest that there was; if not, lays
-/// over the device what the next mount would write. Returns as [`replay_into`] does.
-pub(crate) fn verify_rest(reader: &mut Reader, report: &mut Report) -> bool {
+/// over the device what the next mount would write.
+pub(crate) fn verify_rest(reader: &mut Reader, report: &mut Report) -> Replayed {
     match Log::is_at_rest(reader) {
-        Ok(true) => true,
+        Ok(true) => Replayed { is_whole: true, ..Replayed::default() },
         Ok(false) => replay_into(reader, report),
         Err(lost) => {
             Replay { reader, report, done: Replayed::default() }.lost(lost);
-            false
+            Replayed::default()
         }
     }
 }
@@ -125,24 +129,28 @@ struct Replay<'run> {
 #[derive(Debug, Default)]
 struct Classes {
     seen: BTreeSet<u64>,
-    committed: BTreeSet<u64>,
-    merged: BTreeMap<u64, u64>,
+    /// What committed; when all was learnt, also what became part of that.
+    kept: BTreeSet<u64>,
+    /// What became part of each class.
+    parts: BTreeMap<u64, Vec<u64>>,
 }
 
+/// Memory for a class, in all that there is of it.
+const CLASS_BYTES: u64 = 96;
+
 impl Classes {
-    /// Whether `class`, or what it became part of, committed.
-    fn is_kept(&self, class: u64) -> bool {
-        let mut next = class;
-        for _ in 0..=self.merged.len() {
-            if self.committed.contains(&next) {
-                return true;
-            }
-            match self.merged.get(&next) {
-                Some(&into) => next = into,
-                None => return false,
-            }
+    /// Finds what became part of what is kept, whichever way round the log says it: each class is
+    /// looked at once.
+    fn resolve(&mut self) {
+        let mut next: Vec<u64> = self.kept.iter().copied().collect();
+        while let Some(class) = next.pop() {
+            let parts = self.parts.remove(&class).unwrap_or_default();
+            next.extend(parts.into_iter().filter(|part| self.kept.insert(*part)));
         }
-        false
+    }
+
+    fn is_kept(&self, class: u64) -> bool {
+        self.kept.contains(&class)
     }
 }
 
@@ -166,12 +174,15 @@ impl Replay<'_> {
         self.double_write(&log.head);
         let mut classes = Classes::default();
         self.each_chunk(&log, &mut |replay, chunk| replay.learn(chunk, &mut classes))?;
+        classes.resolve();
         let (mut undos, mut lost) = (Vec::new(), BTreeSet::new());
         self.each_chunk(&log, &mut |replay, chunk| {
             replay.note_pages(chunk, &classes, &mut lost);
             replay.redo(chunk, &classes, &mut undos);
         })?;
         self.reader.logged.retain(|place| !lost.contains(place));
+        let undo_bytes: usize = undos.iter().map(|undo| size_of::<Undo>() + undo.old.len()).sum();
+        self.done.memory_bytes = to_u64(classes.seen.len()) * CLASS_BYTES + to_u64(undo_bytes);
         for undo in undos.into_iter().rev() {
             self.write_page_bytes(undo.place, undo.offset, &undo.old);
         }
@@ -221,11 +232,11 @@ impl Replay<'_> {
                 }
                 Some(Record::Commit { class, .. }) => {
                     classes.seen.insert(class);
-                    classes.committed.insert(class);
+                    classes.kept.insert(class);
                 }
                 Some(Record::Merge { class, into }) => {
                     classes.seen.insert(class);
-                    classes.merged.insert(class, into);
+                    classes.parts.entry(into).or_default().push(class);
                 }
             }
         }

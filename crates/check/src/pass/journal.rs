@@ -18,12 +18,12 @@ const LOGGED_BYTES: u64 = 16;
 pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     heads(check);
     let reader = Arc::get_mut(&mut check.reader).expect("no pass before this one shares it");
-    let is_whole = if check.superblock.current.is_open {
+    let replayed = if check.superblock.current.is_open {
         replay_into(reader, &mut check.report)
     } else {
         verify_rest(reader, &mut check.report)
     };
-    if !is_whole {
+    if !replayed.is_whole {
         (check.is_torn, check.is_incomplete) = (true, true);
         let what = "the log could not be replayed: what is checked may lie between two states. \
                     Leaks, missing names and totals are not told, and some defects may come of it";
@@ -31,7 +31,9 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     }
     let logged = to_u64(check.reader.logged.len()) * LOGGED_BYTES;
     let bytes = check.reader.overlay_bytes() + logged;
-    check.take_memory(bytes)
+    check.take_memory(bytes + replayed.memory_bytes)?;
+    check.memory_bytes -= replayed.memory_bytes;
+    Ok(())
 }
 
 /// Notes the copies of the heads that can't be used, and the one of a closed pool that is older

@@ -369,3 +369,36 @@ fn a_damaged_page_of_the_log_that_nobody_needs_is_named() {
         assert_eq!(report.defect_count(), expected.unwrap_or(0), "{}", report.to_text());
     }
 }
+
+/// Goal: how long a replay takes does not depend on how classes became one another. Method: classes
+/// that became the next one each, in both orders, more than can be followed afresh for each; and
+/// ones that became each other. All are kept if the last is.
+#[test]
+fn a_long_chain_of_merges_is_followed_once() {
+    const CLASSES: u64 = 30_000;
+    let began = std::time::Instant::now();
+    let chain = || (1..CLASSES).map(|class| (class, class + 1));
+    let upwards: Vec<(u64, u64)> = chain().collect();
+    let downwards: Vec<(u64, u64)> = chain().rev().collect();
+    let around = chain().chain([(CLASSES, 1)]).collect();
+    for (merges, commits) in [(upwards, true), (downwards, true), (around, false)] {
+        let mut image = Image::new(4096);
+        let mut log = open(&mut image);
+        for merges in merges.chunks(2000) {
+            let mut payload = Vec::new();
+            merges.iter().for_each(|(class, into)| put_merge(&mut payload, *class, *into));
+            log.write(&image, &payload);
+        }
+        if commits {
+            let mut payload = Vec::new();
+            put_commit(&mut payload, CLASSES, Lsn(50), &[]);
+            log.write(&image, &payload);
+        }
+        let report = check(&image);
+        assert!(report.is_clean(), "{}", report.to_text());
+        let kept = format!("{} classes kept", if commits { CLASSES } else { 0 });
+        assert!(report.notes.iter().any(|note| note.contains(&kept)), "{:?}", report.notes);
+    }
+    let took = began.elapsed();
+    assert!(took.as_secs() < 20, "{took:?}");
+}
