@@ -70,7 +70,7 @@ impl Check<'_> {
     }
 
     /// Reads and verifies the blocks that wait, in physical order, and the summaries among them.
-    fn verify_blocks(&mut self) {
+    pub(crate) fn verify_blocks(&mut self) {
         let mut blocks = std::mem::take(&mut self.blocks_waiting);
         blocks.sort_unstable_by_key(|block| block.pointer.place.bits());
         let reader: Arc<Reader> = Arc::clone(&self.reader);

@@ -117,6 +117,8 @@ pub(crate) struct Check<'run> {
     pub(crate) blocks_waiting: Vec<BlockWaiting>,
     /// Whether it is a clone that is looked at.
     pub(crate) is_clone: bool,
+    /// Whether the page that is looked at, of a table or a directory, is no other fileset's too.
+    pub(crate) is_own_page: bool,
     /// Whether some page that leads to others could not be used, so that what was found is not
     /// all there is, and nothing follows from what was not found.
     pub(crate) is_incomplete: bool,
@@ -218,6 +220,7 @@ pub fn run(device: SharedDevice, options: Options, progress: &mut dyn FnMut(Prog
         options,
         report,
         is_clone: false,
+        is_own_page: true,
         is_incomplete: false,
         is_torn: false,
         memory_bytes: 0,

@@ -3,6 +3,10 @@
 //!
 //! A fragment is followed only when it was claimed for the first time, so a map that leads back
 //! into itself ends, and the work is bounded by the fragments of the pool.
+//!
+//! A block that a clone holds as well was verified there, by the pointer that the clone has. Where
+//! the page with the pointer is the clone's too, that is the same pointer. Any other was written by
+//! itself, and may be wrong by itself: it is held against the bytes, as one to a new block is.
 
 use format::anode::{Anode, StorageMode};
 use format::fileset::Cursor;
@@ -63,6 +67,8 @@ pub(crate) struct Past {
     pub(crate) container: u64,
     /// Up to where all is freed.
     pub(crate) cursor: Cursor,
+    /// Whether the bytes of blocks are verified: nobody asks for those of what is being freed.
+    pub(crate) has_bytes: bool,
 }
 
 impl Walk<'_> {
@@ -168,16 +174,19 @@ impl<'run> Check<'run> {
     ) -> Walked {
         let walked = Walked { is_whole: true, ..Walked::default() };
         let mut walk = Walk { anode, content, subject: subject_of(anode), walked, past };
-        self.pointers(&mut walk, &root_pointers(anode), anode.height, visit);
+        let of_anode = self.is_own_page;
+        self.pointers(&mut walk, &root_pointers(anode), (anode.height, of_anode), visit);
+        self.is_own_page = of_anode;
         walk.walked
     }
 
-    /// Follows pointers to blocks (`level` 0) or to map pages of level `level - 1`.
+    /// Follows pointers to blocks (`level` 0) or to map pages of level `level - 1`. `is_own`: no
+    /// other fileset has the page that they are in.
     fn pointers(
         &mut self,
         walk: &mut Walk<'_>,
         pointers: &[Indexed],
-        level: u8,
+        (level, is_own): (u8, bool),
         visit: Visit<'_, 'run>,
     ) {
         let kept;
@@ -188,23 +197,27 @@ impl<'run> Check<'run> {
             pointers
         };
         let kind = match (level, walk.content) {
-            (0, Content::Data) => return self.blocks(walk, pointers, walk.anode.block_shift),
+            (0, Content::Data) => {
+                return self.blocks(walk, pointers, (walk.anode.block_shift, is_own));
+            }
             (0, Content::Pages(kind)) => kind,
             _ => PageKind::Map,
         };
         let (anode, page_level) = (walk.anode, level.saturating_sub(1));
-        let claimed: Vec<&Indexed> =
-            pointers.iter().filter(|pointer| self.claim_page(walk, pointer)).collect();
-        let wanted: Vec<PageWanted> =
-            claimed.iter().map(|pointer| wanted_page(anode, kind, page_level, pointer)).collect();
+        let claim = |indexed| Some((indexed, self.claim_page(walk, indexed)?));
+        let claimed: Vec<(&Indexed, bool)> = pointers.iter().filter_map(claim).collect();
+        let page_of = |pointer| wanted_page(anode, kind, page_level, pointer);
+        let wanted: Vec<PageWanted> = claimed.iter().map(|(pointer, _)| page_of(pointer)).collect();
         if level == 0 {
             walk.walked.blocks += to_u64(pointers.len());
         }
         let mut asked = self.ask(&wanted);
-        for (position, (indexed, wanted)) in claimed.into_iter().zip(&wanted).enumerate() {
+        for (position, ((indexed, is_own), wanted)) in claimed.into_iter().zip(&wanted).enumerate()
+        {
             match self.asked(&mut asked, position, wanted) {
                 Ok(page) if level == 0 => {
                     self.report.totals.pages += 1;
+                    self.is_own_page = is_own;
                     visit(self, indexed, &page);
                 }
                 Ok(page) if page_level == 0 && is_split(&page) => {
@@ -214,7 +227,7 @@ impl<'run> Check<'run> {
                 Ok(page) => {
                     self.report.totals.pages += 1;
                     let below = page_pointers(&page, indexed.0, page_level);
-                    self.pointers(walk, &below, page_level, visit);
+                    self.pointers(walk, &below, (page_level, is_own), visit);
                 }
                 Err(error) => {
                     walk.walked.is_whole = false;
@@ -238,20 +251,19 @@ impl<'run> Check<'run> {
         let height = Cursor::FINE_LEAF_HEIGHT;
         let is_freed = |fine| walk.is_freed(fine, POINTERS_PER_PAGE, FINE_SHIFT, height);
         leaves.retain(|(fine, _)| !is_freed(*fine));
-        let wanted: Vec<PageWanted> = leaves
-            .iter()
-            .filter(|pointer| self.claim_page(walk, pointer))
-            .map(|pointer| wanted_page(anode, PageKind::Map, FINE_LEVEL, pointer))
-            .collect();
+        let claim = |indexed| Some((indexed, self.claim_page(walk, indexed)?));
+        let claimed: Vec<(&Indexed, bool)> = leaves.iter().filter_map(claim).collect();
+        let page_of = |pointer| wanted_page(anode, PageKind::Map, FINE_LEVEL, pointer);
+        let wanted: Vec<PageWanted> = claimed.iter().map(|(pointer, _)| page_of(pointer)).collect();
         let mut asked = self.ask(&wanted);
-        for (position, wanted) in wanted.iter().enumerate() {
+        for (position, ((_, is_own), wanted)) in claimed.into_iter().zip(&wanted).enumerate() {
             match self.asked(&mut asked, position, wanted) {
                 Ok(page) => {
                     self.report.totals.pages += 1;
                     let index = wanted.owner.map_or(0, |owner| owner.index);
                     let mut blocks = page_pointers(&page, index, 0);
                     blocks.retain(|(fine, _)| !walk.is_freed(*fine, 1, FINE_SHIFT, 0));
-                    self.blocks(walk, &blocks, FINE_SHIFT);
+                    self.blocks(walk, &blocks, (FINE_SHIFT, is_own));
                 }
                 Err(error) => {
                     walk.walked.is_whole = false;
@@ -261,42 +273,50 @@ impl<'run> Check<'run> {
         }
     }
 
-    /// Claims the page that `pointer` leads to; whether to read it.
-    fn claim_page(&mut self, walk: &mut Walk<'_>, (index, pointer): &Indexed) -> bool {
+    /// Claims the page that `pointer` leads to; returns whether nobody else has it. `None`: it is
+    /// not to be read.
+    fn claim_page(&mut self, walk: &mut Walk<'_>, (index, pointer): &Indexed) -> Option<bool> {
         let fragments = self.reader.geometry.page_fragments();
         let is_page = pointer.check_kind == CheckKind::Page && pointer.fragments == fragments;
         if !is_page || !pointer.is_plain() || pointer.is_reserved {
             let what = format!("pointer to page {index} is not one to a page: {pointer:?}");
-            return self.refuse(walk, pointer, what);
+            self.refuse(walk, pointer, what);
+            return None;
         }
         walk.walked.fragments += u64::from(fragments);
-        let is_claimed = self.claim(Use::Page, pointer, walk.subject) != Claim::Refused;
-        if !is_claimed {
-            walk.walked.is_whole = false;
-            self.is_incomplete = true;
+        match self.claim(Use::Page, pointer, walk.subject) {
+            Claim::First => Some(true),
+            Claim::Shared => Some(false),
+            Claim::Refused => {
+                walk.walked.is_whole = false;
+                self.is_incomplete = true;
+                None
+            }
         }
-        is_claimed
     }
 
-    fn refuse(&mut self, walk: &mut Walk<'_>, pointer: &BlockPointer, what: String) -> bool {
+    fn refuse(&mut self, walk: &mut Walk<'_>, pointer: &BlockPointer, what: String) {
         walk.walked.is_whole = false;
         self.is_incomplete = true;
         self.defect(DefectCode::MP003, walk.subject, Some(pointer.place), what);
-        false
     }
 
-    /// Claims blocks of a file, of `1 << shift` bytes each; their bytes are verified later.
-    fn blocks(&mut self, walk: &mut Walk<'_>, pointers: &[Indexed], shift: u8) {
+    /// Claims blocks of a file, of `1 << shift` bytes each; their bytes are verified later, also of
+    /// those that another holds too if the pointers are in a page of its own.
+    fn blocks(&mut self, walk: &mut Walk<'_>, pointers: &[Indexed], (shift, is_own): (u8, bool)) {
+        let has_bytes = self.options.data && walk.past.is_none_or(|past| past.has_bytes);
         for indexed in pointers {
-            if self.claim_block(walk, indexed, shift) && self.options.data {
+            let claim = self.claim_block(walk, indexed, shift);
+            let is_read = claim == Claim::First || claim == Claim::Shared && is_own;
+            if has_bytes && is_read {
                 let &(index, pointer) = indexed;
                 self.wait_for_block(BlockWaiting { subject: walk.subject, index, pointer });
             }
         }
     }
 
-    /// Counts a block and what is reserved for it, and claims what is stored; whether to read it.
-    fn claim_block(&mut self, walk: &mut Walk<'_>, (index, pointer): &Indexed, shift: u8) -> bool {
+    /// Counts a block and what is reserved for it, and claims what is stored.
+    fn claim_block(&mut self, walk: &mut Walk<'_>, (index, pointer): &Indexed, shift: u8) -> Claim {
         let block_bytes = 1 << shift;
         let fragment_shift = self.reader.geometry.fragment_shift;
         let reserved = u64::from(pointer.reserved_fragments(shift, fragment_shift));
@@ -304,13 +324,14 @@ impl<'run> Check<'run> {
         self.space.fragments_reserved += if self.is_clone { 0 } else { reserved };
         walk.walked.fragments += reserved;
         if pointer.stored().is_none() {
-            return false;
+            return Claim::Refused;
         }
         let stored = u64::from(pointer.fragments) * self.reader.geometry.fragment_bytes();
         let is_data = matches!(pointer.check_kind, CheckKind::Whole | CheckKind::Quarters);
         if !is_data || !pointer.is_plain() || stored > block_bytes {
             let what = format!("block {index}: {pointer:?} in blocks of {block_bytes} bytes");
-            return self.refuse(walk, pointer, what);
+            self.refuse(walk, pointer, what);
+            return Claim::Refused;
         }
         // What is in the list of orphans is being cut: the next mount, or the fileset that goes on,
         // ends that (F2).
@@ -323,7 +344,7 @@ impl<'run> Check<'run> {
         walk.walked.blocks += 1;
         walk.walked.fragments += u64::from(pointer.fragments);
         self.report.totals.blocks += 1;
-        self.claim(Use::Block, pointer, walk.subject) == Claim::First
+        self.claim(Use::Block, pointer, walk.subject)
     }
 
     /// Compares what `anode` says of its map with what a walk counted.

@@ -77,7 +77,7 @@ pub(crate) struct Shares {
     pub(crate) epoch: Epoch,
     /// Of a clone: the epoch that took it, after which nothing of it was born.
     pub(crate) taken_in: Option<Epoch>,
-    /// Whether it is being freed: what it has and nobody else is still in use.
+    /// Whether it is being freed, or received: what it has and nobody else is still in use.
     pub(crate) is_freed: bool,
     /// Whether all that the parent holds was found.
     pub(crate) is_parent_whole: bool,
@@ -300,6 +300,10 @@ impl Check<'_> {
             return Claim::Refused;
         }
         if shares.is_freed {
+            // What is younger than its parent is its own (a clone's may be its child's too).
+            if !self.is_clone && pointer.birth > shares.epoch {
+                return Claim::First;
+            }
             self.claim_rest(pointer);
             return Claim::Shared;
         }

@@ -84,6 +84,7 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
                 }
                 parents.prepare_freed(check, fileset);
                 deleted_fileset(check, fileset, cursor);
+                check.verify_blocks();
                 (check.space.shares, check.is_clone) = (None, false);
             }
         }
@@ -178,7 +179,7 @@ impl Parents {
         check.space.shares = Some(shares);
     }
 
-    /// As [`Parents::prepare`], of one that is being freed: what others hold is theirs.
+    /// As [`Parents::prepare`], of one that is being freed or received: what it shares is others'.
     fn prepare_freed(&self, check: &mut Check<'_>, fileset: &Fileset) {
         check.is_clone = fileset.state.is_of_clone();
         if self.families.contains(&fileset.family) {
@@ -210,12 +211,14 @@ fn bytes_of(held: &Held) -> u64 {
     held.values().map(|words| to_u64(words.len() * 8)).sum()
 }
 
-/// Claims what a deleted fileset still has: what lies past the cursor (DL1).
+/// Claims what a deleted fileset still has: what lies past the cursor (DL1); all of one that is
+/// being received, whose blocks are verified too.
 fn deleted_fileset(check: &mut Check<'_>, fileset: &Fileset, cursor: Cursor) {
-    let past = Some(Past { container: Cursor::TABLE, cursor });
+    let has_bytes = fileset.state.cursor().is_none();
+    let past = Past { container: Cursor::TABLE, cursor, has_bytes };
     let content = Content::Pages(PageKind::Anode);
     let table = fileset.table_anode();
-    check.walk_past(&table, content, past, &mut |check, &(index, _), page| {
+    check.walk_past(&table, content, Some(past), &mut |check, &(index, _), page| {
         for slot in 0..SLOTS_PER_PAGE {
             let number = index.saturating_mul(to_u64(SLOTS_PER_PAGE)).saturating_add(to_u64(slot));
             if number < cursor.container {
@@ -225,7 +228,7 @@ fn deleted_fileset(check: &mut Check<'_>, fileset: &Fileset, cursor: Cursor) {
             let bytes = bytes.expect("a page holds 7 slots");
             match Anode::decode(bytes, fileset.family, AnodeNo(number)) {
                 Ok(None) => {}
-                Ok(Some(anode)) => deleted_container(check, &anode, cursor),
+                Ok(Some(anode)) => deleted_container(check, &anode, past),
                 Err(error) => {
                     let subject = Subject { fileset: fileset.family, anode: AnodeNo(number) };
                     let place = check.reader.geometry.root_place();
@@ -236,10 +239,10 @@ fn deleted_fileset(check: &mut Check<'_>, fileset: &Fileset, cursor: Cursor) {
     });
 }
 
-fn deleted_container(check: &mut Check<'_>, anode: &Anode, cursor: Cursor) {
+fn deleted_container(check: &mut Check<'_>, anode: &Anode, past: Past) {
     let content = anode.content_kind().map_or(Content::Data, Content::Pages);
-    let past = Some(Past { container: anode.number.0, cursor });
-    check.walk_past(anode, content, past, &mut |_, _, _| {});
+    let past = Past { container: anode.number.0, ..past };
+    check.walk_past(anode, content, Some(past), &mut |_, _, _| {});
 }
 
 /// Each hold is one of a clone in use, and has a name of its own there.

@@ -16,7 +16,7 @@ use format::anode::{Anode, AnodeKind, QUOTA_ANODE, StorageMode, page_and_slot, s
 use format::attributes::{self, AttributeName, Namespace, ValueAt};
 use format::bitmap;
 use format::directory::{self, NewDirent, cookie_of, hash_of, page_number};
-use format::fileset::{Fileset, NamePart, ROOT_FILESET, counts_offset};
+use format::fileset::{Fileset, FilesetState, NamePart, ROOT_FILESET, counts_offset};
 use format::geometry::{Geometry, GeometryOptions};
 use format::group::{
     DescriptorDisk, GroupEntryDisk, SegmentKind, SegmentUsage, TABLE_BITMAP_OFFSET,
@@ -67,6 +67,19 @@ pub(crate) struct Image {
     used: BTreeMap<u32, Vec<bool>>,
     next: BTreeMap<u32, u32>,
     anodes: BTreeMap<u64, Anode>,
+    /// In which all is born that is made.
+    epoch: Epoch,
+}
+
+/// The epoch that takes the clone of [`Image::with_clone`].
+pub(crate) const CLONE_EPOCH: Epoch = Epoch(6);
+
+/// What an image has beside the files that each has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    Quotas,
+    Clone,
 }
 
 type Names = Vec<(Vec<u8>, u64)>;
@@ -74,15 +87,21 @@ type Names = Vec<(Vec<u8>, u64)>;
 impl Image {
     /// Returns a pool in which nothing is wrong.
     pub(crate) fn new(fragment_bytes: u32) -> Image {
-        Image::make(fragment_bytes, false)
+        Image::make(fragment_bytes, Beside::Nothing)
     }
 
     /// As [`Image::new`], where users, groups and projects are counted.
     pub(crate) fn with_quotas() -> Image {
-        Image::make(4096, true)
+        Image::make(4096, Beside::Quotas)
     }
 
-    fn make(fragment_bytes: u32, has_quotas: bool) -> Image {
+    /// As [`Image::new`], with a clone in slot 1. Since it was taken [`SMALL`] was written anew,
+    /// and the leaf of the map of [`BIG`] with the pointers that it had.
+    pub(crate) fn with_clone() -> Image {
+        Image::make(4096, Beside::Clone)
+    }
+
+    fn make(fragment_bytes: u32, beside: Beside) -> Image {
         let geometry = Geometry::plan(&GeometryOptions {
             device_bytes: POOL_BYTES,
             fragment_bytes,
@@ -99,6 +118,7 @@ impl Image {
             used: BTreeMap::new(),
             next: BTreeMap::new(),
             anodes: BTreeMap::new(),
+            epoch: Epoch(5),
             geometry,
         };
         for group in 0..2 {
@@ -110,10 +130,10 @@ impl Image {
         }
         image.next.insert(0, crate::space::front_fragments(&image.geometry, 0));
         image.populate();
-        if has_quotas {
+        if beside == Beside::Quotas {
             image.write_quotas();
         }
-        image.finish();
+        image.finish(beside);
         image
     }
 
@@ -238,7 +258,7 @@ impl Image {
                 *byte = u8::try_from((to_u64(position) + index + number) % 251).expect("below 251");
             }
             self.write(self.offset(place), &data);
-            let pointer = BlockPointer::to_data(place, fragments, Epoch(5), 16384, &data);
+            let pointer = BlockPointer::to_data(place, fragments, self.epoch, 16384, &data);
             self.places.insert((number, index), place);
             pointers.push((index, pointer));
         }
@@ -263,7 +283,7 @@ impl Image {
             });
             let key = if number.0 == 0 { u64::MAX - anode.fileset.0 } else { number.0 };
             self.places.insert((key, *index), place);
-            pointers.push((*index, BlockPointer::to_page(place, fragments, Epoch(5))));
+            pointers.push((*index, BlockPointer::to_page(place, fragments, self.epoch)));
         }
         anode.pages = to_u64(pages.len());
         self.set_map(anode, pointers);
@@ -299,7 +319,7 @@ impl Image {
                 }
             });
             self.places.insert((number.0, u64::MAX - first), place);
-            let pointer = BlockPointer::to_page(place, fragments, Epoch(5));
+            let pointer = BlockPointer::to_page(place, fragments, self.epoch);
             anode.set_root_pointer(slot, Some(&pointer));
             anode.fragments += u64::from(fragments);
         }
@@ -374,7 +394,7 @@ impl Image {
         self.anodes.insert(QUOTA_ANODE.0, anode);
     }
 
-    fn finish(&mut self) {
+    fn finish(&mut self, beside: Beside) {
         self.add(AnodeKind::Internal, 2, 1);
         self.add(AnodeKind::Internal, 3, 1);
         let mut anode_map = [0; PAGE_BYTES];
@@ -390,8 +410,19 @@ impl Image {
             self.write_container(&mut anode, kind, &[(0, page)]);
             self.anodes.insert(number, anode);
         }
-        let fileset = self.write_table();
-        self.write_root(&fileset);
+        let mut fileset = self.write_table();
+        let mut clone = None;
+        if beside == Beside::Clone {
+            let (name, state) = (NamePart::new("monday").expect("a name"), FilesetState::Clone);
+            let id = FilesetId(CLONE_EPOCH.0);
+            clone = Some(Fileset { slot: 1, id, name, state, above: Some(0), ..fileset });
+            self.epoch = Epoch(CLONE_EPOCH.0 + 1);
+            self.write_file(SMALL, 1000);
+            self.write_leaf_of_big();
+            fileset = self.write_table();
+            (fileset.parent, fileset.shared_epoch) = (Some(1), CLONE_EPOCH);
+        }
+        self.write_root(&fileset, clone.as_ref());
         let fragments_used: u64 = (0..2).map(|group| self.write_group(group)).sum();
         self.write_group_table(fragments_used);
         for slot in 0..4 {
@@ -435,11 +466,22 @@ impl Image {
         fileset
     }
 
-    fn write_root(&mut self, fileset: &Fileset) {
+    fn write_leaf_of_big(&mut self) {
+        let leaf = self.read_page(self.places[&(BIG, u64::MAX)]);
+        let pointer = |index| Some((index, map::pointer_at(&leaf, map::page_slot(index, 0))?));
+        let pointers = (0..124).filter_map(pointer).collect();
+        let mut anode = self.anodes.remove(&BIG).expect("made before");
+        self.set_map(&mut anode, pointers);
+        self.anodes.insert(BIG, anode);
+    }
+
+    fn write_root(&mut self, fileset: &Fileset, clone: Option<&Fileset>) {
         let mut page = [0; PAGE_BYTES];
-        page[slot_offset(0)..slot_offset(1)].copy_from_slice(&fileset.encode());
-        let counts = counts_offset(0)..counts_offset(1);
-        page[counts].copy_from_slice(&fileset.encode_counts());
+        for (slot, fileset) in [fileset].into_iter().chain(clone).enumerate() {
+            page[slot_offset(slot)..slot_offset(slot + 1)].copy_from_slice(&fileset.encode());
+            let counts = counts_offset(slot)..counts_offset(slot + 1);
+            page[counts].copy_from_slice(&fileset.encode_counts());
+        }
         let mut table = Anode::new(AnodeKind::Internal, AnodeNo(0), FilesetId(0), 12);
         self.write_container(&mut table, PageKind::FilesetTable, &[(0, page)]);
         let place = self.geometry.root_place();

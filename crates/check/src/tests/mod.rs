@@ -1,5 +1,6 @@
 //! Hand-made pools: a healthy one is clean, and each defect that is planted is found.
 
+mod families;
 mod fuzz;
 mod image;
 mod inspected;
