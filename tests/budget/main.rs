@@ -13,6 +13,7 @@ mod lsn;
 mod placement;
 mod sending;
 mod stalls;
+mod striped;
 mod together;
 mod touch;
 
