@@ -360,20 +360,8 @@ impl Mounts {
             options.is_read_only || !is_read_only,
             "{shown}: the pool is open to be read only: give -o ro"
         );
-        // What no command asks for, for its own sake: a process of a mounter may ask for anything.
-        options.thread_count = spec.threads.clamp(1, THREADS_MAX);
-        options.poll_time = Duration::from_micros(spec.poll_us).min(POLL_TIME_MAX);
-        options.has_writeback_cache = spec.has_writeback_cache;
-        options.transport = match spec.transport.as_str() {
-            "auto" => TransportChoice::Auto,
-            "uring" => TransportChoice::Uring,
-            _ => TransportChoice::Dev,
-        };
-        options.cpu_latency = match spec.cpu_latency.as_str() {
-            "on" => CpuLatency::On,
-            "off" => CpuLatency::Off,
-            _ => CpuLatency::Auto,
-        };
+        let groups = front::peer::groups(stream).context("the kernel tells no groups")?;
+        set_as_asked(&mut options, spec, maker, groups);
         let directory = PathBuf::from(OsString::from_vec(spec.directory.clone()));
         check_shared(&options)?;
         let how = use_of(&options, &directory);
@@ -414,6 +402,30 @@ impl Mounts {
             }
         })?;
         Ok(())
+    }
+}
+
+/// Sets what `spec` asks for beside the options of mount(8), as far as `maker` may have it.
+fn set_as_asked(options: &mut MountOptions, spec: &MountSpec, maker: Maker, groups: Vec<u32>) {
+    // What no command asks for, for its own sake: a process of a mounter may ask for anything.
+    options.thread_count = spec.threads.clamp(1, THREADS_MAX);
+    options.poll_time = Duration::from_micros(spec.poll_us).min(POLL_TIME_MAX);
+    options.has_writeback_cache = spec.has_writeback_cache;
+    options.transport = match spec.transport.as_str() {
+        "auto" => TransportChoice::Auto,
+        "uring" => TransportChoice::Uring,
+        _ => TransportChoice::Dev,
+    };
+    options.cpu_latency = match spec.cpu_latency.as_str() {
+        "on" => CpuLatency::On,
+        "off" => CpuLatency::Off,
+        _ => CpuLatency::Auto,
+    };
+    if let Maker::Mounter(peer) = maker {
+        // RO2.
+        options.acts_as = Some((peer.uid, peer.gid, groups));
+        // Processors are everybody's.
+        options.cpu_latency = CpuLatency::Off;
     }
 }
 
@@ -561,6 +573,27 @@ mod tests {
         }
         assert!(mounts.facts().is_empty() && !mounts.reap(false));
         pool.close().expect("memory does not fail");
+    }
+
+    /// Goal: a mount acts as the mounter whose it is, and has no more than the command line gives
+    /// (RO2).
+    #[test]
+    fn what_a_mounter_mounts_is_done_as_him() {
+        let asked = MountSpec {
+            threads: 1 << 20,
+            poll_us: u64::MAX,
+            cpu_latency: "on".to_owned(),
+            ..spec(None)
+        };
+        let set = |maker: Maker| {
+            let mut options = MountOptions::new("pool");
+            set_as_asked(&mut options, &asked, maker, vec![70, 71]);
+            assert!(options.thread_count == THREADS_MAX && options.poll_time == POLL_TIME_MAX);
+            (options.acts_as, options.cpu_latency)
+        };
+        let mounter = Maker::Mounter(Peer { uid: 7, gid: 8 });
+        assert_eq!(set(mounter), (Some((7, 8, vec![70, 71])), CpuLatency::Off));
+        assert_eq!(set(MAKER), (None, CpuLatency::On));
     }
 
     /// Goal: one mounter can't take all mounts of a pool, nor can those that he is handing over.

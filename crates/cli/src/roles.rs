@@ -14,9 +14,8 @@
 //!
 //! - RO1: A request of somebody else than an administrator is neither read before his role is
 //!   known, nor does anybody wait for it but he.
-//! - RO2: What a mounter mounts is done as him, user and group, and checked in the file system: he
-//!   may have mounted in a user namespace, where he says as whom the kernel asks. His other groups
-//!   count for nothing, so he may do less than elsewhere, and never more.
+//! - RO2: What a mounter mounts is done as him, user and groups, and checked in the file system: he
+//!   may have mounted in a user namespace, where he says as whom the kernel asks.
 //! - RO3: A reader is told numbers, and the words of [`WORDS`]. What is added to the status is
 //!   hidden until it is listed there.
 

@@ -440,8 +440,8 @@ fn serve(
 }
 
 fn peer_of(stream: &UnixStream) -> anyhow::Result<Peer> {
-    let peer = sockopt::socket_peercred(stream)?;
-    Ok(Peer { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() })
+    let peer = front::peer::ids(stream)?;
+    Ok(Peer { uid: peer.uid, gid: peer.gid })
 }
 
 fn not_understood(error: &serde_json::Error) -> String {
@@ -716,10 +716,7 @@ fn silent(socket: &Path, mounts: &[MountEntry]) -> Option<Found> {
     };
     let entry = mounts.iter().rfind(is_of_socket)?;
     let (pid, silence) = match connect(socket, AT_ONCE) {
-        Ok(stream) => {
-            let peer = sockopt::socket_peercred(&stream).ok()?;
-            (Some(peer.pid.as_raw_nonzero().get()), Silence::DoesNotAnswer)
-        }
+        Ok(stream) => (front::peer::ids(&stream).ok()?.pid, Silence::DoesNotAnswer),
         // Its queue is full: somebody listens, and the kernel does not say who.
         Err(error) if error.kind() == ErrorKind::WouldBlock => (None, Silence::DoesNotAnswer),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => (None, Silence::Gone),

@@ -6,5 +6,6 @@
 
 pub mod fuse;
 pub mod nfs;
+pub mod peer;
 pub mod relay;
 pub mod shared;

@@ -134,6 +134,16 @@ fn users_ask_a_server_by_their_roles() {
             shell.output().expect("there is a shell").status.success()
         };
         assert!(!as_mounter(&format!("touch {mnt}/file")), "the directory is root's");
+        let (is_done, told) = asks(MOUNTER, &["unmount", &mnt]);
+        assert!(is_done, "{told}");
+        assert!(asks(0, &["mount", &of("a"), &mnt]).0, "root may do all");
+        std::os::unix::fs::chown(root_of(""), Some(MOUNTER), Some(MOUNTER)).expect("as root");
+        assert!(asks(0, &["unmount", &mnt]).0);
+        let (is_done, told) = asks(MOUNTER, &["mount", &of("a"), &mnt]);
+        assert!(is_done, "{told}");
+        assert!(as_mounter(&format!("touch {mnt}/mine && chmod 1755 {mnt}/mine")), "it is his");
+        // His kernel lets him: it is refused as he does it.
+        assert!(!as_mounter(&format!("chmod 4755 {mnt}/mine")), "it runs as its owner");
         let (is_done, told) = asks(MOUNTER, &["status"]);
         assert!(is_done && told.contains(&mnt) && !told.contains("pool.hf"), "{told}");
         let (is_done, told) = asks(0, &["--json", "status"]);

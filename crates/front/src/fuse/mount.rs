@@ -195,8 +195,8 @@ fn server_of(
         }
     };
     let server = if options.has_no_atime() { server.without_atime() } else { server };
-    let server = match options.acts_as {
-        Some((uid, gid)) => server.acting_as(uid, gid),
+    let server = match &options.acts_as {
+        Some((uid, gid, groups)) => server.acting_as(*uid, *gid, groups.clone()),
         None => server,
     };
     Ok(Arc::new(if options.has_no_xattrs { server.without_xattrs() } else { server }))

@@ -121,9 +121,9 @@ pub struct MountOptions {
     pub cpu_latency: CpuLatency,
     /// Whether others may change the files too, by other mounts or over a network.
     pub is_shared: bool,
-    /// As whom, user and group, each request is done and checked here, whoever asked the kernel;
-    /// `None`: as whoever the kernel says, who has checked it.
-    pub acts_as: Option<(u32, u32)>,
+    /// As whom each request is done and checked here, whoever asked the kernel: user, group and
+    /// other groups; `None`: as whoever the kernel says, who has checked it.
+    pub acts_as: Option<(u32, u32, Vec<u32>)>,
     /// Flags of mount(8): `noexec`, `nodev` and so on.
     flags: Vec<MountFlag>,
 }

@@ -104,8 +104,8 @@ impl Server {
     /// user namespace says as whom the kernel asks. It makes no device, and no program that runs as
     /// another.
     #[must_use]
-    pub fn acting_as(self, uid: u32, gid: u32) -> Server {
-        let caller = Caller::checked(uid, gid, Vec::new());
+    pub fn acting_as(self, uid: u32, gid: u32, groups: Vec<u32>) -> Server {
+        let caller = Caller::checked(uid, gid, groups);
         let mut unseen = caller.clone();
         unseen.keeps_atime = true;
         Server { acting: Some(Acting { caller, unseen }), ..self }

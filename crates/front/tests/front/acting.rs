@@ -14,6 +14,8 @@ use crate::mounted::new_pool;
 
 /// Whose the mount is.
 const ANNA: u32 = 1002;
+/// Another group of hers.
+const TEAM: u32 = 2000;
 
 fn ask(server: &Server, request: Request<'_>) -> Result<Option<Node>, Errno> {
     // The kernel says root.
@@ -53,7 +55,7 @@ fn a_mount_of_one_user_does_all_as_him() {
     let secret = NewInode::new(FileKind::Regular, 0o600);
     let secret = pool.create(&root, pool.root(), b"secret", secret, None).expect("it is free").ino;
     let server = |pool: &Arc<Pool>| Server::new(Arc::<Pool>::clone(pool));
-    let (believing, acting) = (server(&pool), server(&pool).acting_as(ANNA, ANNA));
+    let (believing, acting) = (server(&pool), server(&pool).acting_as(ANNA, ANNA, vec![TEAM]));
     let (his, secret) = (acting.node_id(his), acting.node_id(secret));
     let asks = |request: Request<'_>| ask(&acting, request);
 
@@ -91,6 +93,9 @@ fn a_mount_of_one_user_does_all_as_him() {
     };
     assert_eq!((read(&acting, secret), read(&acting, made.id)), (Err(Errno::ACCESS), Ok(())));
     assert_eq!(read(&believing, secret), Ok(()));
+    let shown = SetAttr { gid: Some(TEAM), mode: Some(0o640), ..SetAttr::default() };
+    assert_eq!(ask(&believing, set(secret, shown)).map(drop), Ok(()));
+    assert_eq!(read(&acting, secret), Ok(()), "it is of a group of hers");
     assert_eq!(ask(&believing, set(secret, mode(0o4755))).map(drop), Ok(()));
     drop((believing, acting));
     pool.close().expect("memory does not fail");

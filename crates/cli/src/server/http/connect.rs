@@ -13,7 +13,6 @@ use axum::http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
@@ -105,8 +104,8 @@ pub(super) async fn accept_local(listener: UnixListener, bound: Arc<Semaphore>, 
             continue;
         };
         // Whoever the kernel does not name is nobody.
-        let Ok(peer) = sockopt::socket_peercred(&stream) else { continue };
-        let peer = Peer { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
+        let Ok(peer) = front::peer::ids(&stream) else { continue };
+        let peer = Peer { uid: peer.uid, gid: peer.gid };
         let web = Arc::clone(&web);
         tokio::spawn(async move {
             let _place = place;
