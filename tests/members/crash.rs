@@ -1,6 +1,8 @@
 //! Power cuts of a mirror: at every event of a workload, whatever each member kept of what it had
 //! not flushed, and whichever of them is missing afterwards.
 
+mod logs;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -67,6 +67,8 @@ impl Overlay {
 pub struct Reader {
     volume: Volume,
     overlay: Overlay,
+    /// Of several devices: the copy of the fixed regions that the log is read from.
+    pub(crate) fixed: Option<Volume>,
     /// Of several devices: bytes that did not verify on one and did on another.
     from_copies: AtomicU64,
     /// Pages that the log changes: each must verify after the replay.
@@ -131,7 +133,8 @@ impl Reader {
         let (overlay, lsn_pages) = (Overlay::default(), LsnPages::default());
         let volume = Volume::new(device, geometry.clone());
         let (logged, from_copies) = (BTreeSet::new(), AtomicU64::new(0));
-        Reader { volume, overlay, from_copies, logged, lsn_pages, geometry, pool_id }
+        let fixed = None;
+        Reader { volume, overlay, fixed, from_copies, logged, lsn_pages, geometry, pool_id }
     }
 
     /// Returns how large the device is; the pool may be smaller.
@@ -156,6 +159,40 @@ impl Reader {
     /// What the device said.
     pub fn read(&self, offset: u64, length: usize) -> Result<SharedBytes, DeviceError> {
         self.finish(self.submit(Purpose::Check, offset, length), offset, length)
+    }
+
+    /// Returns each copy of the fixed regions of a pool on several devices; none where there is
+    /// one.
+    pub(crate) fn fixed_copies(&self) -> Vec<Volume> {
+        self.volume.fixed_copies()
+    }
+
+    /// Reads `length` bytes from `offset` of the fixed regions, as the copy in hand has them.
+    pub(crate) fn read_fixed(
+        &self,
+        offset: u64,
+        length: usize,
+    ) -> Result<SharedBytes, DeviceError> {
+        let Some(copy) = &self.fixed else { return self.read(offset, length) };
+        let (start, end) = aligned(offset, length);
+        let bytes = copy.read_fixed(Purpose::Check, start, to_usize(end - start))?;
+        let skip = to_usize(offset - start);
+        Ok(SharedBytes::new(Arc::new(bytes), skip..skip + length))
+    }
+
+    /// Reads a page as copy number `copy` has it; `None`: there is no such copy.
+    pub(crate) fn page_of_copy(
+        &self,
+        copy: usize,
+        place: Place,
+    ) -> Option<Result<Box<PageBytes>, DeviceError>> {
+        let read = self.volume.read_copy(copy, Purpose::Check, place, PAGE_BYTES)?;
+        Some(read.map(|bytes| boxed(&bytes)))
+    }
+
+    /// Counts a page that did not verify on one device and does on another.
+    pub(crate) fn count_from_copy(&self) {
+        self.from_copies.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Reads `length` bytes of blocks or summaries from `offset`; neither need be aligned.
@@ -299,7 +336,7 @@ impl Reader {
         }
         let copies = (0..).map_while(|copy| self.volume.read_copy(copy, purpose, place, length));
         let found = copies.filter_map(Result::ok).find(|bytes| is_it(bytes))?;
-        self.from_copies.fetch_add(1, Ordering::Relaxed);
+        self.count_from_copy();
         Some(found)
     }
 

@@ -23,9 +23,10 @@
 //!
 //! # Memory
 //!
-//! The log is read a chunk at a time: to find its end, to learn which classes committed, and to
-//! redo. Undo keeps what it needs of the losers.
+//! The log is read a chunk at a time: to find its end, to learn which classes committed, to note
+//! which pages it changes, and to redo. Undo keeps what it needs of the losers.
 
+mod copies;
 mod double_write;
 mod log;
 
@@ -76,7 +77,7 @@ pub struct Replayed {
 
 /// Lays over the device what the next mount would write, and notes it in `report`.
 pub fn replay_into(reader: &mut Reader, report: &mut Report) -> Replayed {
-    let mut replay = Replay { reader, report, done: Replayed::default() };
+    let mut replay = Replay::new(reader, report);
     replay.done.is_whole = replay.run().map_err(|lost| replay.lost(lost)).is_ok();
     let done = replay.done;
     report.notes.push(format!(
@@ -91,11 +92,11 @@ pub fn replay_into(reader: &mut Reader, report: &mut Report) -> Replayed {
 /// Looks whether the head at which a pool was closed is the newest that there was; if not, lays
 /// over the device what the next mount would write.
 pub(crate) fn verify_rest(reader: &mut Reader, report: &mut Report) -> Replayed {
-    match Log::is_at_rest(reader) {
+    match copies::is_at_rest(reader) {
         Ok(true) => Replayed { is_whole: true, ..Replayed::default() },
         Ok(false) => replay_into(reader, report),
         Err(lost) => {
-            Replay { reader, report, done: Replayed::default() }.lost(lost);
+            Replay::new(reader, report).lost(lost);
             Replayed::default()
         }
     }
@@ -123,6 +124,8 @@ struct Replay<'run> {
     reader: &'run mut Reader,
     report: &'run mut Report,
     done: Replayed,
+    /// Pages that begin as another device has them; `None`: all is done, and in the reader.
+    bases: Option<BTreeMap<Place, Box<PageBytes>>>,
 }
 
 /// Which classes are kept.
@@ -161,9 +164,15 @@ struct Undo {
     old: Vec<u8>,
 }
 
+impl<'run> Replay<'run> {
+    fn new(reader: &'run mut Reader, report: &'run mut Report) -> Replay<'run> {
+        Replay { reader, report, done: Replayed::default(), bases: None }
+    }
+}
+
 impl Replay<'_> {
     fn run(&mut self) -> Result<(), Lost> {
-        let log = Log::find(self.reader)?;
+        let log = copies::find(self.reader, &mut self.report.notes)?;
         if log.passed_over > 0 {
             self.report.notes.push(format!(
                 "{} pages of the journal can't be read; the log is not in them, and is written \
@@ -175,21 +184,27 @@ impl Replay<'_> {
         let mut classes = Classes::default();
         self.each_chunk(&log, &mut |replay, chunk| replay.learn(chunk, &mut classes))?;
         classes.resolve();
-        let (mut undos, mut lost) = (Vec::new(), BTreeSet::new());
-        self.each_chunk(&log, &mut |replay, chunk| {
-            replay.note_pages(chunk, &classes, &mut lost);
-            replay.redo(chunk, &classes, &mut undos);
-        })?;
+        let mut lost = BTreeSet::new();
+        self.each_chunk(&log, &mut |replay, chunk| replay.note_pages(chunk, &classes, &mut lost))?;
         self.reader.logged.retain(|place| !lost.contains(place));
-        let undo_bytes: usize = undos.iter().map(|undo| size_of::<Undo>() + undo.old.len()).sum();
-        self.done.memory_bytes = to_u64(classes.seen.len()) * CLASS_BYTES + to_u64(undo_bytes);
-        for undo in undos.into_iter().rev() {
-            self.write_page_bytes(undo.place, undo.offset, &undo.old);
-        }
+        let undo_bytes = self.redo_all(&log, &classes)?;
+        self.done.memory_bytes = to_u64(classes.seen.len()) * CLASS_BYTES + undo_bytes;
+        self.take_from_copies(&log, &classes)?;
         let kept = classes.seen.iter().filter(|&&class| classes.is_kept(class)).count();
         self.done.classes_kept = to_u64(kept);
         self.done.classes_undone = to_u64(classes.seen.len() - kept);
         log.lost.map_or(Ok(()), Err)
+    }
+
+    /// Redoes the whole log, and undoes what is not kept. Returns the bytes that took.
+    fn redo_all(&mut self, log: &Log, classes: &Classes) -> Result<u64, Lost> {
+        let mut undos = Vec::new();
+        self.each_chunk(log, &mut |replay, chunk| replay.redo(chunk, classes, &mut undos))?;
+        let bytes: usize = undos.iter().map(|undo| size_of::<Undo>() + undo.old.len()).sum();
+        for undo in undos.into_iter().rev() {
+            self.write_page_bytes(undo.place, undo.offset, &undo.old);
+        }
+        Ok(to_u64(bytes))
     }
 
     fn defect(&mut self, code: DefectCode, device_offset: Option<u64>, what: String) {
@@ -303,6 +318,9 @@ impl Replay<'_> {
     }
 
     fn put_log_data(&mut self, place: Place, bytes: &[u8]) {
+        if self.bases.is_some() {
+            return;
+        }
         let geometry = &self.reader.geometry;
         let count = to_u64(bytes.len()).div_ceil(geometry.fragment_bytes());
         let count = u32::try_from(count).unwrap_or(u32::MAX);
@@ -317,6 +335,9 @@ impl Replay<'_> {
     }
 
     fn write_page_bytes(&mut self, place: Place, offset: usize, bytes: &[u8]) {
+        if self.is_for_copy(place, offset, bytes) {
+            return;
+        }
         let geometry = &self.reader.geometry;
         let is_inside = offset + bytes.len() <= PAGE_BYTES;
         let begins_anew = geometry.is_lsn_page(place);

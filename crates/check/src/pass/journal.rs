@@ -36,9 +36,26 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Notes the copies of the heads that can't be used, and the one of a closed pool that is older
-/// than its twin. If no head is left at all, the replay says so.
+/// Notes the copies of the heads that can't be used, of each device, and the one of a closed pool
+/// that is older than its twin. If no head is left at all, the replay says so.
 fn heads(check: &mut Check<'_>) {
+    let copies = check.reader.fixed_copies();
+    if copies.is_empty() {
+        heads_of(check, "");
+    }
+    for copy in copies {
+        let of_device = format!(" of {}", copy.name());
+        reader_of(check).fixed = Some(copy);
+        heads_of(check, &of_device);
+    }
+    reader_of(check).fixed = None;
+}
+
+fn reader_of<'check>(check: &'check mut Check<'_>) -> &'check mut Reader {
+    Arc::get_mut(&mut check.reader).expect("no pass before this one shares it")
+}
+
+fn heads_of(check: &mut Check<'_>, of_device: &str) {
     let copies = copies_of_heads(&check.reader);
     let newest = copies.iter().flatten().max_by_key(|head| head.sequence);
     let Some(&newest) = newest else { return };
@@ -54,7 +71,7 @@ fn heads(check: &mut Check<'_>) {
                 format!("is head {}, its twin is head {}", head.sequence, newest.sequence)
             }
         };
-        let defect = DefectCode::JR008.found(format!("copy {slot}: {what}"));
+        let defect = DefectCode::JR008.found(format!("copy {slot}{of_device}: {what}"));
         let device_offset = Some(offset_of(&check.reader, slot));
         check.report.note(Finding { defect, path: None, device_offset });
     }

@@ -18,14 +18,7 @@ impl Replay<'_> {
     /// Takes what is in the double-write area, if it holds a whole group that is not home yet: the
     /// places of one that is may be something else by now.
     pub(super) fn double_write(&mut self, head: &JournalHead) {
-        let group = match group_of(self.reader, head) {
-            Ok(group) => group,
-            Err(error) => {
-                let what = "the log has what a mount needs of it";
-                self.report.notes.push(format!("{error}: in the double-write area; {what}"));
-                return;
-            }
-        };
+        let Some((_, group)) = self.newest_group(head) else { return };
         for (place, copy) in group {
             let geometry = &self.reader.geometry;
             let Some(offset) = geometry.device_offset(place, geometry.page_fragments()) else {
@@ -44,37 +37,62 @@ impl Replay<'_> {
             }
         }
     }
+
+    /// Returns the group that is not home, of several devices the newest that one has whole.
+    fn newest_group(&mut self, head: &JournalHead) -> Option<Group> {
+        let log = self.reader.fixed.take();
+        let copies = self.reader.fixed_copies();
+        let copies =
+            if copies.is_empty() { vec![None] } else { copies.into_iter().map(Some).collect() };
+        let mut newest: Option<Group> = None;
+        for copy in copies {
+            self.reader.fixed = copy;
+            match group_of(self.reader, head) {
+                Ok(Some(group)) if newest.as_ref().is_none_or(|other| group.0 > other.0) => {
+                    newest = Some(group);
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    let what = "the log has what a mount needs of it";
+                    self.report.notes.push(format!("{error}: in the double-write area; {what}"));
+                }
+            }
+        }
+        self.reader.fixed = log;
+        newest
+    }
 }
 
-/// Returns the pages of the group in the double-write area; none if there is no whole one that is
-/// not home.
-fn group_of(
-    reader: &Reader,
-    journal: &JournalHead,
-) -> Result<Vec<(Place, PageBytes)>, DeviceError> {
+/// The sequence of a group, and its pages.
+type Group = (u64, Vec<(Place, PageBytes)>);
+
+/// The sequence of a group, and where each page of it belongs, with its checksum.
+type Listed = (u64, Vec<(Place, u32)>);
+
+/// Returns the group in the double-write area; `None` if there is no whole one that is not home.
+fn group_of(reader: &Reader, journal: &JournalHead) -> Result<Option<Group>, DeviceError> {
+    let Some((sequence, entries)) = entries_of(reader, journal)? else { return Ok(None) };
     let mut pages = Vec::new();
-    for (index, (place, crc)) in (0..).zip(entries_of(reader, journal)?.unwrap_or_default()) {
+    for (index, (place, crc)) in (0..).zip(entries) {
         let offset = DoubleWriteHead::page_offset(&reader.geometry, index);
-        let copy = page_of(&reader.read(offset, PAGE_BYTES)?);
+        let copy = page_of(&reader.read_fixed(offset, PAGE_BYTES)?);
         if page_crc(&copy) != crc {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         pages.push((place, copy));
     }
-    Ok(pages)
+    Ok(Some((sequence, pages)))
 }
 
-/// Returns what the heads of the double-write area list, if they are of one whole group.
-fn entries_of(
-    reader: &Reader,
-    journal: &JournalHead,
-) -> Result<Option<Vec<(Place, u32)>>, DeviceError> {
+/// Returns what the heads of the double-write area list, if they are of one whole group, and its
+/// sequence.
+fn entries_of(reader: &Reader, journal: &JournalHead) -> Result<Option<Listed>, DeviceError> {
     let geometry = &reader.geometry;
     let mut entries = Vec::new();
     let mut group: Option<(u64, u64)> = None;
     for index in 0..geometry.double_write_heads() {
         let offset = DoubleWriteHead::head_offset(geometry, index);
-        let bytes = page_of(&reader.read(offset, PAGE_BYTES)?);
+        let bytes = page_of(&reader.read_fixed(offset, PAGE_BYTES)?);
         let head = DoubleWriteHead::decode(&bytes, reader.pool_id, geometry, index);
         let Some(head) = head else { return Ok(None) };
         let found = (head.sequence, head.page_count);
@@ -87,5 +105,6 @@ fn entries_of(
             break;
         }
     }
-    Ok(group.filter(|&(_, count)| count == to_u64(entries.len())).map(|_| entries))
+    let group = group.filter(|&(_, count)| count == to_u64(entries.len()));
+    Ok(group.map(|(sequence, _)| (sequence, entries)))
 }

@@ -13,7 +13,7 @@ use format::geometry::JOURNAL_HEADS;
 use format::ids::Lsn;
 use format::journal::{CHUNK_BYTES_MAX, CHUNK_HEADER_BYTES, ChunkHeader, JournalHead};
 use format::page::PAGE_BYTES;
-use storage::device::{DeviceError, Purpose};
+use storage::device::DeviceError;
 
 use super::{Chunk, page_of};
 use crate::convert::{to_u64, to_usize};
@@ -31,6 +31,8 @@ pub(super) struct Lost {
     pub(super) code: DefectCode,
     pub(super) device_offset: Option<u64>,
     pub(super) what: String,
+    /// The head, and the position in the log, that must have been durable.
+    pub(super) proven: (u64, Lsn),
 }
 
 /// The heads of a log.
@@ -56,7 +58,17 @@ impl Lost {
     /// What the device said of a page in which the log may go on.
     pub(super) fn unread(reader: &Reader, at: Lsn, error: &DeviceError) -> Lost {
         let what = format!("{error}: the log may go on there, at {at}");
-        Lost { code: DefectCode::IO001, device_offset: Some(offset_of(reader, at)), what }
+        Lost::of(DefectCode::IO001, offset_of(reader, at), what)
+    }
+
+    /// One that proves of nothing that it was durable.
+    fn of(code: DefectCode, device_offset: u64, what: String) -> Lost {
+        Lost { code, device_offset: Some(device_offset), what, proven: (0, Lsn(0)) }
+    }
+
+    /// Whether it proves that more was durable than `log` has.
+    pub(super) fn tells_of_more_than(&self, log: &Log) -> bool {
+        self.proven.0 > log.head.sequence || self.proven.1 > log.end
     }
 }
 
@@ -84,6 +96,11 @@ impl Log {
         Ok(log)
     }
 
+    /// How far it goes.
+    pub(super) fn reach(&self) -> (u64, Lsn) {
+        (self.head.sequence, self.end)
+    }
+
     /// Whether the log of a pool that was closed ends at its head, and the head is the newest.
     pub(super) fn is_at_rest(reader: &Reader) -> Result<bool, Lost> {
         let heads = read_heads(reader)?;
@@ -108,7 +125,7 @@ impl Log {
         let mut at = 0;
         while at < ring_bytes {
             let length = SCAN_BYTES.min(to_usize(ring_bytes - at));
-            match reader.read(ring_offset + at, length) {
+            match reader.read_fixed(ring_offset + at, length) {
                 Ok(bytes) => self.look_in(reader, at, &bytes),
                 Err(_) => self.look_in_pages(reader, (at, length), heads.is_in_doubt),
             }
@@ -124,12 +141,11 @@ impl Log {
         let ring_offset = ring(reader).0;
         for start in (0..length).step_by(PAGE_BYTES) {
             let at = from + to_u64(start);
-            match reader.read(ring_offset + at, PAGE_BYTES.min(length - start)) {
+            match reader.read_fixed(ring_offset + at, PAGE_BYTES.min(length - start)) {
                 Ok(bytes) => self.look_in(reader, at, &bytes),
                 Err(error) if is_in_doubt => {
                     let what = format!("{error}: it may tell of the head that is lost");
-                    let (code, device_offset) = (DefectCode::IO001, Some(ring_offset + at));
-                    self.lost = Some(Lost { code, device_offset, what });
+                    self.lost = Some(Lost::of(DefectCode::IO001, ring_offset + at, what));
                 }
                 Err(_) => self.passed_over += 1,
             }
@@ -176,39 +192,38 @@ impl Log {
                  {} was durable",
                 self.head.sequence, header.lsn, header.head
             );
-            let device_offset = Some(reader.geometry.journal_offset);
-            return Lost { code: DefectCode::JR006, device_offset, what };
+            let lost = Lost::of(DefectCode::JR006, reader.geometry.journal_offset, what);
+            return Lost { proven: (header.head, Lsn(0)), ..lost };
         }
         let what = format!(
             "the log ends at {}, but the chunk at {} says that all before {} was durable",
             self.end, header.lsn, header.flushed
         );
-        let device_offset = Some(offset_of(reader, self.end));
-        Lost { code: DefectCode::JR002, device_offset, what }
+        let lost = Lost::of(DefectCode::JR002, offset_of(reader, self.end), what);
+        Lost { proven: (0, header.flushed), ..lost }
     }
 }
 
 /// Reads the copies of the heads. Where they can't be read at once each is tried alone: one bad
 /// sector is one copy.
 pub(crate) fn copies_of_heads(reader: &Reader) -> Vec<Result<JournalHead, ReadError>> {
-    let offset = |slot| reader.geometry.journal_offset + slot * to_u64(PAGE_BYTES);
-    let ranges: Vec<_> = (0..JOURNAL_HEADS).map(|slot| (offset(slot), PAGE_BYTES)).collect();
-    let mut copies = Vec::new();
-    reader.read_many((Purpose::Check, 0), &ranges, &mut |slot, bytes| {
-        let decode = |bytes: &[u8]| {
-            let slot = to_u64(slot);
-            JournalHead::decode(&page_of(bytes), reader.pool_id, &reader.geometry, slot)
+    let first = reader.geometry.journal_offset;
+    let all = reader.read_fixed(first, to_usize(JOURNAL_HEADS) * PAGE_BYTES);
+    let decode = |slot: u64| {
+        let start = slot * to_u64(PAGE_BYTES);
+        let page = match &all {
+            Ok(bytes) => page_of(&bytes[to_usize(start)..]),
+            Err(_) => page_of(&reader.read_fixed(first + start, PAGE_BYTES)?),
         };
-        copies.push(bytes.map_err(ReadError::from).and_then(|bytes| Ok(decode(bytes)?)));
-    });
-    copies
+        Ok(JournalHead::decode(&page, reader.pool_id, &reader.geometry, slot)?)
+    };
+    (0..JOURNAL_HEADS).map(decode).collect()
 }
 
 pub(super) fn read_heads(reader: &Reader) -> Result<Heads, Lost> {
     let copies = copies_of_heads(reader);
     let heads = || copies.iter().flatten();
     let Some(&newest) = heads().max_by_key(|head| head.sequence) else {
-        let device_offset = Some(reader.geometry.journal_offset);
         let unread = copies.iter().find_map(|copy| match copy {
             Err(error @ ReadError::Device(_)) => Some(error.to_string()),
             _ => None,
@@ -217,7 +232,7 @@ pub(super) fn read_heads(reader: &Reader) -> Result<Heads, Lost> {
             Some(error) => (DefectCode::IO001, error),
             None => (DefectCode::JR001, "no head verifies".to_owned()),
         };
-        return Err(Lost { code, device_offset, what });
+        return Err(Lost::of(code, reader.geometry.journal_offset, what));
     };
     let is_in_doubt = heads().all(|head| head.first_slot() == newest.first_slot());
     Ok(Heads { newest, is_in_doubt })
@@ -270,7 +285,7 @@ fn read_chunk(reader: &Reader, lsn: Lsn) -> Result<Option<(u32, Chunk)>, DeviceE
     if left < to_u64(CHUNK_HEADER_BYTES) {
         return Ok(None);
     }
-    let head = reader.read(ring_offset + at, CHUNK_HEADER_BYTES)?;
+    let head = reader.read_fixed(ring_offset + at, CHUNK_HEADER_BYTES)?;
     let header = ChunkHeader::peek(&head, reader.pool_id).filter(|header| header.lsn == lsn);
     let Some(header) = header else { return Ok(None) };
     let covered = to_u64(CHUNK_HEADER_BYTES) + u64::from(header.payload_bytes);
@@ -278,7 +293,7 @@ fn read_chunk(reader: &Reader, lsn: Lsn) -> Result<Option<(u32, Chunk)>, DeviceE
     if !is_step || covered > to_u64(CHUNK_BYTES_MAX + CHUNK_HEADER_BYTES) {
         return Ok(None);
     }
-    let bytes = reader.read(ring_offset + at, to_usize(covered))?;
+    let bytes = reader.read_fixed(ring_offset + at, to_usize(covered))?;
     Ok(ChunkHeader::decode(&bytes, reader.pool_id)
         .map(|(crc, header, payload)| (crc, Chunk { lsn, header, payload: payload.to_vec() })))
 }
