@@ -1,7 +1,7 @@
 //! One fileset while it is checked: what its passes learn of each anode.
 
 use format::anode::Anode;
-use format::defect::Subject;
+use format::defect::{DefectCode, Subject};
 use format::fileset::Fileset;
 use format::ids::AnodeNo;
 
@@ -23,8 +23,15 @@ pub(crate) struct Tree {
     pub(crate) orphans: Option<Anode>,
     /// What users, groups and projects have.
     pub(crate) quotas: Quotas,
+    /// Anodes of filesets before it that say wrong counts of fragments.
+    pub(crate) wrong_before: u64,
     /// Whether memory for facts ran out.
     pub(crate) is_over: bool,
+}
+
+/// Returns how many anodes were found that say a wrong count of fragments.
+pub(crate) fn wrong_anodes(check: &Check<'_>) -> u64 {
+    check.report.counts.get(&DefectCode::AN004).copied().unwrap_or(0)
 }
 
 impl Tree {
@@ -38,6 +45,7 @@ impl Tree {
             anode_map: None,
             orphans: None,
             quotas: Quotas::default(),
+            wrong_before: 0,
             is_over: false,
         }
     }
@@ -45,6 +53,11 @@ impl Tree {
     /// Gives back the memory of its facts.
     pub(crate) fn release(self, check: &mut Check<'_>) {
         check.memory_bytes -= self.facts.memory_bytes();
+    }
+
+    /// Whether its anodes say rightly what they have: where one does not, no sum of them is right.
+    pub(crate) fn is_sound(&self, check: &Check<'_>) -> bool {
+        wrong_anodes(check) == self.wrong_before
     }
 
     pub(crate) fn subject(&self, anode: u64) -> Subject {

@@ -14,7 +14,7 @@ use crate::map::{Content, Past};
 use crate::reader::PageWanted;
 use crate::space::{Held, Shares};
 use crate::sweep::Sweep;
-use crate::tree::Tree;
+use crate::tree::{Tree, wrong_anodes};
 use crate::{Check, Stop, path};
 use format::defect::{DefectCode, Subject};
 
@@ -296,6 +296,7 @@ fn names(check: &mut Check<'_>, filesets: &[&Fileset]) {
 
 fn one_fileset(check: &mut Check<'_>, fileset: &Fileset) -> Result<(), Stop> {
     let mut tree = Tree::new(fileset.clone());
+    tree.wrong_before = wrong_anodes(check);
     let (outer_incomplete, first_finding) = (check.is_incomplete, check.report.findings.len());
     check.is_incomplete = check.is_torn;
     let reserved = check.space.fragments_reserved;

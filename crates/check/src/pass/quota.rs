@@ -128,9 +128,8 @@ pub(crate) fn compare(check: &mut Check<'_>, tree: &mut Tree) -> Result<(), Stop
     let quotas = std::mem::take(&mut tree.quotas);
     check.memory_bytes = check.memory_bytes.saturating_sub(quotas.memory_bytes);
     let Some(head) = quotas.head.filter(|_| !quotas.is_incomplete) else { return Ok(()) };
-    let is_sound = !check.report.counts.contains_key(&DefectCode::AN004);
     // Nobody counts, or nothing is counted yet.
-    if check.is_incomplete || !is_sound || head.state.counted_below() <= 1 {
+    if check.is_incomplete || !tree.is_sound(check) || head.state.counted_below() <= 1 {
         return Ok(());
     }
     if matches!(head.state, QuotaState::Off | QuotaState::Clearing(_)) {

@@ -1,10 +1,10 @@
 //! Filesets that share what a clone holds: what is their own is held against the bytes, and belongs
 //! to nobody else.
 
-use format::anode::slot_offset;
+use format::anode::{Anode, page_and_slot, slot_offset};
 use format::defect::DefectCode;
-use format::fileset::{Cursor, Fileset, FilesetState, NamePart};
-use format::ids::{Epoch, FilesetId};
+use format::fileset::{Cursor, Fileset, FilesetState, NamePart, ROOT_FILESET, counts_offset};
+use format::ids::{AnodeNo, Epoch, FilesetId};
 use format::map;
 use format::page::PageBytes;
 
@@ -108,4 +108,28 @@ fn blocks_of_what_is_being_received_are_verified() {
         }
         assert_eq!(codes_of(&image), expected);
     }
+}
+
+/// Goal: an anode of one fileset that says a wrong count hides no wrong sum of another. Method: an
+/// anode of a clone, and the sum of the fileset that it was taken from.
+#[test]
+fn a_wrong_anode_of_one_fileset_mutes_no_other() {
+    let image = Image::with_clone();
+    let mut table = None;
+    image.edit(image.places[&(u64::MAX, 0)], |page| {
+        edit_entry(page, 1, |clone| table = Some(clone.table_anode()));
+        page[counts_offset(0)] ^= 1;
+    });
+    let (index, slot) = page_and_slot(AnodeNo(SMALL));
+    let index = usize::try_from(index).expect("small");
+    let pointer = table.expect("a clone").root_pointer(index).expect("a page");
+    let range = slot_offset(slot)..slot_offset(slot + 1);
+    image.edit(pointer.place, |page| {
+        let bytes = page[range.clone()].first_chunk().expect("a slot");
+        let anode = Anode::decode(bytes, ROOT_FILESET, AnodeNo(SMALL));
+        let mut anode = anode.expect("whole").expect("in use");
+        anode.fragments += 1;
+        page[range].copy_from_slice(&anode.encode());
+    });
+    assert_eq!(codes_of(&image), [DefectCode::AN004, DefectCode::FS012]);
 }
