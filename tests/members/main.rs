@@ -3,6 +3,7 @@
 mod attach;
 mod crash;
 mod groups;
+mod hangs;
 mod longer;
 mod narrow;
 mod older;
