@@ -647,6 +647,11 @@ pub(crate) const FOUND: &[Row] = &[
         "segment::ahead::tests::nothing_of_a_segment_that_was_opened_is_handed_out",
     ),
     (
+        "AheadNotMended",
+        "members",
+        "unread::what_a_member_does_not_give_ahead_is_written_to_it_again",
+    ),
+    (
         "AheadNotWaitedFor",
         "engine",
         "segment::ahead::tests::who_asks_for_what_is_being_read_waits_for_it",

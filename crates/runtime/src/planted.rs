@@ -302,6 +302,7 @@ bugs! {
     WritebackExempt: "What a kernel writes back is let in past limits, as of root.",
     GraceForgotten: "A grace is forgotten where a change with several of them is given up.",
     AheadNotDropped: "What was read ahead of a segment stays when it is written anew (SC1).",
+    AheadNotMended: "What a member did not give is kept as it was read ahead, and never mended.",
     AheadNotWaitedFor: "Who asks for what is being read ahead reads it as well.",
 }
 

@@ -1,9 +1,10 @@
 //! What was read of files before somebody asked for it, until somebody does.
 //!
 //! Who reads a file in even steps will most likely go on so ([`crate::vnode`] says when), and
-//! finds the next bytes here. They are used once: what has been handed out whole goes, and where
-//! memory is short what was read ahead first goes first. So a stream that is read once takes no
-//! more than its window.
+//! finds the next bytes here. They are used once: of the chunks that something was handed out of
+//! the last few stay, for a reader has not always come to a chunk's end, and where memory is short
+//! they go first, then what was read ahead first. So a stream that is read once takes little more
+//! than its window.
 //!
 //! What is held is what [`super::chunks`] says (SC1 to SC3).
 //!
@@ -13,6 +14,8 @@
 //! waits for it; who reads it holds no other lock meanwhile, and ends within three deadlines of the
 //! device (`storage::device`).
 
+use std::collections::VecDeque;
+
 use format::geometry::Geometry;
 use format::ids::Place;
 use runtime::planted::{self, Planted};
@@ -20,13 +23,16 @@ use storage::device::SharedBytes;
 
 use super::chunks::{Chunks, Fill};
 use crate::alloc::{Extent, SegmentId};
-use crate::convert::{index_wide, wide};
+use crate::convert::wide;
 use crate::sync::{Condvar, Mutex};
 
 /// Most memory for what is read ahead: the longest windows of four streams.
 const AHEAD_BYTES_MAX: usize = 32 << 20;
 /// Of the memory for pages, the part that may be read ahead beside it.
 const CACHE_SHARE: usize = 8;
+
+/// Chunks that something was handed out of and that stay: one of each stream of four, and the next.
+const USED_CHUNKS_MAX: usize = 8;
 
 /// What reading ahead has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +43,7 @@ pub struct ReadaheadCounts {
     pub limit_bytes: u64,
     /// Bytes that were read ahead.
     pub read_bytes: u64,
-    /// Bytes that were handed out of memory.
+    /// Bytes of them that were handed out.
     pub used_bytes: u64,
     /// Reads that waited for what was being read ahead.
     pub waits: u64,
@@ -48,7 +54,19 @@ pub struct ReadaheadCounts {
 #[derive(Debug)]
 struct State {
     chunks: Chunks,
+    /// Chunks that something was handed out of, the one that this was long ago of first.
+    used: VecDeque<Place>,
     counts: ReadaheadCounts,
+}
+
+/// What is known of an extent.
+#[derive(Debug)]
+pub(crate) enum Looked {
+    /// Its bytes begin so many bytes behind the first one.
+    Held(SharedBytes, usize),
+    /// Somebody is reading it, or a part of it.
+    Coming,
+    Nothing,
 }
 
 /// Bytes that were read ahead, bounded.
@@ -71,6 +89,7 @@ impl Ahead {
             segment_fragments: geometry.segment_fragments,
             state: Mutex::new(State {
                 chunks: Chunks::new(geometry),
+                used: VecDeque::new(),
                 counts: ReadaheadCounts::default(),
             }),
             ended: Condvar::default(),
@@ -84,8 +103,12 @@ impl Ahead {
 
     /// Blocks are written to the segment from now on (SC1). Called before the first is placed.
     pub(super) fn opened(&self, id: SegmentId) {
-        if !planted::is(Planted::AheadNotDropped) {
-            self.state.lock().chunks.opened(id);
+        if planted::is(Planted::AheadNotDropped) {
+            return;
+        }
+        let mut state = self.state.lock();
+        for place in state.chunks.opened(id) {
+            state.used.retain(|used| *used != place);
         }
     }
 
@@ -94,24 +117,26 @@ impl Ahead {
         self.state.lock().chunks.closed(id);
     }
 
-    /// Returns the bytes of `extent` and how many lie before it, if they were read ahead. Waits for
-    /// who is reading them.
+    /// Returns the bytes of `extent` and how many lie before it, if they were read ahead.
+    pub(crate) fn look(&self, extent: Extent) -> Looked {
+        let mut state = self.state.lock();
+        if state.chunks.is_coming(extent) {
+            return Looked::Coming;
+        }
+        state.take(extent).map_or(Looked::Nothing, |(data, before)| Looked::Held(data, before))
+    }
+
+    /// As [`Ahead::look`], once nobody is reading any of it. Waits for who does.
     pub(crate) fn take(&self, extent: Extent) -> Option<(SharedBytes, usize)> {
-        let mut guard = self.state.lock();
-        while guard.chunks.is_coming(extent) && !planted::is(Planted::AheadNotWaitedFor) {
-            guard.counts.waits += 1;
-            self.ended.wait(&mut guard);
+        let mut state = self.state.lock();
+        let is_coming = |state: &State| {
+            state.chunks.is_coming(extent) && !planted::is(Planted::AheadNotWaitedFor)
+        };
+        state.counts.waits += u64::from(is_coming(&state));
+        while is_coming(&state) {
+            self.ended.wait(&mut state);
         }
-        let state = &mut *guard;
-        let held = state.chunks.held(extent)?;
-        state.counts.used_bytes += wide(state.chunks.bytes_of(extent.fragments));
-        if let Some(start) = state.chunks.around(extent.place)
-            && let Some(chunk) = state.chunks.get(start)
-            && chunk.used_fragments >= chunk.fragments.into()
-        {
-            state.chunks.remove(start);
-        }
-        Some(held)
+        state.take(extent)
     }
 
     /// Begins to read ahead what nobody has or reads already of `extent`, in whole pages; `None` if
@@ -140,10 +165,11 @@ impl Ahead {
             }
         }
         let fragments = end.checked_sub(start).filter(|fragments| *fragments > 0)?;
-        let coming = state.chunks.coming_bytes() + wide(state.chunks.bytes_of(fragments));
-        if index_wide(coming) > self.limit_bytes {
+        let coming = state.chunks.coming_bytes() + state.chunks.memory_for(fragments);
+        if coming > self.limit_bytes() {
             return None;
         }
+        state.make_room(self.limit_bytes() - coming);
         Some(state.chunks.begin(Extent { place: at(start), fragments }))
     }
 
@@ -155,11 +181,6 @@ impl Ahead {
         if data.is_some() {
             state.counts.read_bytes += wide(state.chunks.bytes_of(fill.extent.fragments));
         }
-        while index_wide(state.chunks.held_bytes()) > self.limit_bytes
-            && let Some(place) = state.chunks.oldest()
-        {
-            state.chunks.remove(place);
-        }
         self.ended.notify_all();
     }
 
@@ -168,7 +189,7 @@ impl Ahead {
         let mut state = self.state.lock();
         state.counts.refused += 1;
         if let Some(start) = state.chunks.around(place) {
-            state.chunks.remove(start);
+            state.remove(start);
         }
     }
 
@@ -177,6 +198,42 @@ impl Ahead {
         let state = self.state.lock();
         let held_bytes = state.chunks.held_bytes();
         ReadaheadCounts { held_bytes, limit_bytes: self.limit_bytes(), ..state.counts }
+    }
+}
+
+impl State {
+    fn take(&mut self, extent: Extent) -> Option<(SharedBytes, usize)> {
+        let start = self.chunks.around(extent.place)?;
+        let used = |chunks: &Chunks| {
+            let chunk = chunks.get(start)?;
+            Some(chunk.used_fragments.min(chunk.fragments.into()))
+        };
+        let before = used(&self.chunks)?;
+        let held = self.chunks.held(extent)?;
+        let more = used(&self.chunks)? - before;
+        self.counts.used_bytes += more * wide(self.chunks.bytes_of(1));
+        self.used.retain(|used| *used != start);
+        self.used.push_back(start);
+        if self.used.len() > USED_CHUNKS_MAX
+            && let Some(oldest) = self.used.pop_front()
+        {
+            self.chunks.remove(oldest);
+        }
+        Some(held)
+    }
+
+    /// Drops chunks until no more than `most_bytes` are held.
+    fn make_room(&mut self, most_bytes: u64) {
+        while self.chunks.held_bytes() > most_bytes
+            && let Some(place) = self.used.pop_front().or_else(|| self.chunks.oldest())
+        {
+            self.chunks.remove(place);
+        }
+    }
+
+    fn remove(&mut self, place: Place) {
+        self.used.retain(|used| *used != place);
+        self.chunks.remove(place);
     }
 }
 
@@ -208,21 +265,31 @@ mod tests {
 
     fn bring(ahead: &Ahead, extent: Extent) {
         let fill = ahead.begin(extent).expect("nobody has it");
-        let length = index_wide(fill.extent.fragments.into()) * FRAGMENT_BYTES;
+        let length = crate::convert::index(fill.extent.fragments) * FRAGMENT_BYTES;
         ahead.end(&fill, Some(&AlignedBuffer::zeroed(length).into()));
     }
 
     #[test]
-    fn what_was_read_ahead_is_handed_out_once() {
+    fn what_was_handed_out_goes_when_others_were() {
         let ahead = ahead();
         bring(&ahead, at(8, 16));
         let (data, lead) = ahead.take(at(8, 4)).expect("it was read");
         assert_eq!((data.len(), lead), (16 * FRAGMENT_BYTES, 0));
-        assert_eq!(ahead.take(at(12, 12)).map(|(_, lead)| lead), Some(4 * FRAGMENT_BYTES));
-        assert!(ahead.take(at(8, 4)).is_none(), "all of it was handed out");
+        // A part of a block that has one check is all of the block.
+        for _ in 0..9 {
+            assert_eq!(ahead.take(at(12, 12)).map(|(_, lead)| lead), Some(4 * FRAGMENT_BYTES));
+        }
         let counts = ahead.counts();
         assert_eq!((counts.read_bytes, counts.used_bytes), (16 * 4096, 16 * 4096));
-        assert_eq!((counts.held_bytes, counts.refused), (0, 0));
+        assert_eq!((counts.refused, counts.waits), (0, 0));
+        for other in 0..USED_CHUNKS_MAX {
+            let extent = at(40 + 8 * u32::try_from(other).expect("few"), 4);
+            bring(&ahead, extent);
+            assert!(ahead.take(at(8, 4)).is_some(), "it was used last");
+            assert!(ahead.take(extent).is_some());
+        }
+        assert!(ahead.take(at(40, 4)).is_none(), "that was longest ago");
+        assert_eq!(ahead.state.lock().used.len(), USED_CHUNKS_MAX);
     }
 
     /// SC1.

@@ -167,9 +167,14 @@ impl Chunks {
         self.filling.iter().any(|filling| filling.extent.overlaps(extent))
     }
 
-    /// Returns the bytes that are being read.
+    /// Returns the memory that what is being read will take.
     pub(super) fn coming_bytes(&self) -> u64 {
-        self.filling.iter().map(|filling| wide(self.bytes_of(filling.extent.fragments))).sum()
+        self.filling.iter().map(|filling| self.memory_for(filling.extent.fragments)).sum()
+    }
+
+    /// Returns the memory that a chunk of so many fragments takes.
+    pub(super) fn memory_for(&self, fragments: u32) -> u64 {
+        wide(self.bytes_of(fragments).next_power_of_two())
     }
 
     /// Ends a read: `data` is what the device brought, if it did; `asked_fragments` of it were

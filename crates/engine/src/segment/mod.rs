@@ -32,8 +32,8 @@ mod seal;
 mod stream;
 
 pub(crate) use after_crash::{LostBlock, read_segment, summarise_log_data};
-pub(crate) use ahead::Ahead;
 pub use ahead::ReadaheadCounts;
+pub(crate) use ahead::{Ahead, Looked};
 pub use cache::SegmentCacheCounts;
 pub(crate) use cache::{Nearby, SMALL_FILE_BYTES};
 pub(crate) use chunks::Fill;

@@ -68,6 +68,7 @@ mod space;
 mod steps;
 mod table;
 mod tmpfile;
+mod together;
 mod unit;
 mod unshare;
 mod weigh;
@@ -197,6 +198,7 @@ pub(crate) struct Core {
     scales: weigh::Scales,
     kept: payload::KeptBuffers,
     steps: steps::Steps,
+    apart: together::Apart,
 }
 
 /// The files of one fileset: what operations on names, attributes and content are methods of. It
@@ -281,6 +283,7 @@ impl Core {
             scales: weigh::Scales::default(),
             kept: payload::KeptBuffers::default(),
             steps: steps::Steps::default(),
+            apart: together::Apart::default(),
         }
     }
 

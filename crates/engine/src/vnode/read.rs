@@ -4,10 +4,7 @@
 //! ([`crate::segment`]). Of longer files what comes next may have been read ahead
 //! ([`super::steps`]).
 //!
-//! What lies near to each other is read in one request: over gaps of up to [`GAP_BYTES_MAX`], and
-//! the whole way between the first and the last where more than a half of a segment is wanted
-//! (Shirriff, "Sawmill: A Logging File System for a High-Performance RAID Disk Array", 1995,
-//! sections 4.3.3 and 4.3.4). What lies in the gaps is thrown away.
+//! What lies near to each other is read in one request ([`super::together`]).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,27 +15,25 @@ use format::ids::Place;
 use format::pointer::{BlockPointer, QUARTER_BYTES};
 use runtime::planted::{self, Planted};
 use runtime::sync::RwLockReadGuard;
-use storage::device::{AlignedBuffer, Purpose, SharedBytes, Ticket};
+use storage::device::{AlignedBuffer, Purpose, SharedBytes};
 
 use super::access::READ;
 use super::api::{Caller, Ino, ReadAsked, ReadTold};
 use super::inline::{inline_bytes, is_inline};
 use super::steps::Step;
+use super::together::Request;
 use super::unit::Span;
 use super::{Core, Files, Vnode, VnodeState};
 use crate::alloc::Extent;
 use crate::buffer::corrupt;
 use crate::buffer::io;
 use crate::container::Unit;
-use crate::convert::{index_wide, narrow, wide};
+use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
-use crate::segment::{Fill, Nearby, SMALL_FILE_BYTES, Segments};
+use crate::segment::{Fill, Looked, Nearby, SMALL_FILE_BYTES, Segments};
 
 /// Most bytes that one device read brings in, but for that of a segment.
 pub(super) const RUN_BYTES_MAX: u64 = 1 << 20;
-/// Longest gap between what one device read brings in: three blocks of 16 KiB.
-const GAP_BYTES_MAX: u64 = 48 << 10;
-
 /// What holes read as, a piece at a time.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -75,18 +70,20 @@ enum Source {
 }
 
 /// Blocks that lie side by side on the device.
-struct Run {
-    place: Place,
+pub(super) struct Run {
+    pub(super) place: Place,
     fragments: u32,
     pointers: Vec<BlockPointer>,
 }
 
 /// How the bytes of a run come.
-enum Way {
+pub(super) enum Way {
     /// From memory: they begin so many bytes behind the first.
     Held(SharedBytes, usize),
     /// From memory, as they were read ahead.
     Ahead(SharedBytes, usize),
+    /// From memory, once somebody has read them ahead.
+    Coming,
     /// From the device, with what lies around them.
     Fill(Fill),
     /// From memory, once another run of the same plans has brought them.
@@ -99,15 +96,10 @@ impl Way {
     fn is_read(&self) -> bool {
         !matches!(self, Way::Held(..) | Way::Ahead(..))
     }
-}
 
-/// What the device is asked for: all of an extent, for some runs.
-struct Request {
-    extent: Extent,
-    runs: usize,
-    ticket: Option<Ticket>,
-    /// Kept for the runs that are still to come.
-    answer: Option<FsResult<SharedBytes>>,
+    fn is_ahead(&self) -> bool {
+        matches!(self, Way::Ahead(..) | Way::Coming)
+    }
 }
 
 /// The bytes of a run, verified.
@@ -118,30 +110,8 @@ struct Brought {
 }
 
 impl Run {
-    fn extent(&self) -> Extent {
+    pub(super) fn extent(&self) -> Extent {
         Extent { place: self.place, fragments: self.fragments }
-    }
-}
-
-impl Request {
-    fn new(extent: Extent) -> Request {
-        Request { extent, runs: 1, ticket: None, answer: None }
-    }
-
-    /// Waits for the answer, on behalf of one of the runs.
-    fn wait(&mut self) -> FsResult<SharedBytes> {
-        if let Some(answer) = &self.answer {
-            return answer.clone();
-        }
-        let ticket = self.ticket.take().expect("each run takes its answer once");
-        let answer = ticket
-            .wait()
-            .map_err(io)
-            .map(|answer| SharedBytes::from(answer.buffer.expect("a read returns its buffer")));
-        if self.runs > 1 {
-            self.answer = Some(answer.clone());
-        }
-        answer
     }
 }
 
@@ -214,7 +184,22 @@ impl Core {
     ) -> Vec<(usize, FsError)> {
         let ways = self.ways(plans.iter().flatten());
         let is_read: Vec<bool> = ways.iter().map(Way::is_read).collect();
-        self.note_steps(plans.iter().flatten(), &ways);
+        let steps = steps_of(plans.iter().flatten(), &ways);
+        let failed = self.carry_out_and_mend(ways, &is_read, plans, told);
+        // Behind the answers: nobody reads ahead before what is asked for.
+        for (step, is_ahead) in steps {
+            self.steps.note(step, is_ahead, self.segments.ahead.limit_bytes());
+        }
+        failed
+    }
+
+    fn carry_out_and_mend(
+        &self,
+        ways: Vec<Way>,
+        is_read: &[bool],
+        plans: &[FsResult<Plan>],
+        told: &mut dyn FnMut(usize, &[&[u8]]),
+    ) -> Vec<(usize, FsError)> {
         if !is_read.contains(&true) {
             return self.carry_out_by(ways, plans, told);
         }
@@ -224,7 +209,7 @@ impl Core {
         let is_in_vain = || !volume.mends() || planted::is(Planted::UnreadNotMended);
         if volume.read_errors() != errors && !is_in_vain() {
             let runs = plans.iter().flatten().flat_map(|plan| &plan.runs);
-            for (run, _) in runs.zip(is_read).filter(|(_, is_read)| *is_read) {
+            for (run, _) in runs.zip(is_read).filter(|(_, is_read)| **is_read) {
                 // What is still bad has been read all the same.
                 let _ = self.healed(run, FsError::NoSpace);
             }
@@ -241,6 +226,7 @@ impl Core {
         let mut failed = Vec::new();
         let runs = plans.iter().flatten().flat_map(|plan| &plan.runs);
         let (mut requests, of_runs) = self.requests(runs.zip(&ways));
+        let errors = self.store.volume.read_errors();
         let places = requests.iter().map(|request| {
             let Extent { place, fragments } = request.extent;
             let (start, length, _) = self.store.volume.pages_around(place, fragments);
@@ -274,76 +260,8 @@ impl Core {
                 failed.push((index, error));
             }
         }
+        self.note_apart(&requests, self.store.volume.read_errors() != errors);
         failed
-    }
-
-    /// Returns what the device is to be asked for, and which request brings each run.
-    fn requests<'p>(
-        &self,
-        runs: impl Iterator<Item = (&'p Run, &'p Way)>,
-    ) -> (Vec<Request>, Vec<Option<usize>>) {
-        let (mut requests, mut of_runs, mut alone) = (Vec::new(), Vec::new(), Vec::new());
-        for (at, (run, way)) in runs.enumerate() {
-            of_runs.push(None);
-            match way {
-                Way::Held(..) | Way::Ahead(..) | Way::Later => {}
-                Way::Fill(fill) => {
-                    of_runs[at] = Some(requests.len());
-                    requests.push(Request::new(fill.extent));
-                }
-                Way::Alone => alone.push((run.extent(), at)),
-            }
-        }
-        alone.sort_by_key(|(extent, _)| extent.place);
-        let segment_fragments = self.store.geometry().segment_fragments;
-        let segment_of = |extent: Extent| {
-            let place = extent.place;
-            (place.disk_group(), place.group(), place.fragment() / segment_fragments)
-        };
-        for same in alone.chunk_by(|(one, _), (next, _)| segment_of(*one) == segment_of(*next)) {
-            let wanted: u64 = same.iter().map(|(extent, _)| u64::from(extent.fragments)).sum();
-            let is_most = wanted > u64::from(segment_fragments / 2);
-            let first = requests.len();
-            for (extent, run) in same {
-                let last = requests[first..].last_mut();
-                let joined = last.and_then(|last| {
-                    let joined = self.joined(last.extent, *extent, is_most)?;
-                    Some((last, joined))
-                });
-                match joined {
-                    Some((last, joined)) => {
-                        last.extent = joined;
-                        last.runs += 1;
-                    }
-                    None => requests.push(Request::new(*extent)),
-                }
-                of_runs[*run] = Some(requests.len() - 1);
-            }
-        }
-        (requests, of_runs)
-    }
-
-    /// Returns what brings both extents, of one segment and in order of place, if that is worth it.
-    /// `is_most`: more than a half of the segment is wanted.
-    fn joined(&self, one: Extent, next: Extent, is_most: bool) -> Option<Extent> {
-        let shift = self.store.geometry().fragment_shift;
-        let joined = one.up_to(next)?;
-        let is_near = one.gap_to(next) <= GAP_BYTES_MAX >> shift
-            && u64::from(joined.fragments) <= RUN_BYTES_MAX >> shift;
-        (is_most || is_near).then_some(joined)
-    }
-
-    /// Notes who may go on reading as he does.
-    fn note_steps<'p>(&self, plans: impl Iterator<Item = &'p Plan>, ways: &[Way]) {
-        let mut ways = ways;
-        for plan in plans {
-            let (of_plan, rest) = ways.split_at(plan.runs.len());
-            ways = rest;
-            if let Some(step) = plan.step.filter(|_| !of_plan.is_empty()) {
-                let is_ahead = !of_plan.iter().any(Way::is_read);
-                self.steps.note(step, is_ahead, self.segments.ahead.limit_bytes());
-            }
-        }
     }
 
     /// Returns how each run of `plans` comes, in order.
@@ -354,9 +272,10 @@ impl Core {
             for run in &plan.runs {
                 let extent = run.extent();
                 ways.push(if !plan.is_small {
-                    match self.segments.ahead.take(extent) {
-                        Some((data, lead)) => Way::Ahead(data, lead),
-                        None => Way::Alone,
+                    match self.segments.ahead.look(extent) {
+                        Looked::Held(data, lead) => Way::Ahead(data, lead),
+                        Looked::Coming => Way::Coming,
+                        Looked::Nothing => Way::Alone,
                     }
                 } else if coming.iter().any(|coming| coming.has(extent)) {
                     Way::Later
@@ -486,20 +405,22 @@ impl Core {
             (Way::Alone, Some(request)) => {
                 let is_shared = request.runs > 1;
                 let lead = self.lead_in(request.extent, run);
-                let brought = request.wait();
-                let brought = brought.and_then(|data| self.verified(run, Brought { data, lead }));
-                // What lies around it may be what can't be read.
-                return brought.or_else(|error| {
-                    if is_shared { self.read_alone(run) } else { self.healed(run, error) }
-                });
+                return match request.wait() {
+                    Ok(data) => self.verified_or_healed(run, Brought { data, lead }),
+                    // What lies around it may be what can't be read.
+                    Err(_) if is_shared => self.read_alone(run),
+                    Err(error) => self.healed(run, error),
+                };
             }
             (Way::Held(data, lead), _) => Some(Brought { data, lead }),
             (Way::Ahead(data, lead), _) => {
-                let brought = self.verified(run, Brought { data, lead });
-                return brought.or_else(|_| {
-                    self.segments.ahead.refuse(run.place);
-                    self.read_alone(run)
-                });
+                return self.take_ahead(run, Brought { data, lead });
+            }
+            (Way::Coming, _) => {
+                return match self.segments.ahead.take(run.extent()) {
+                    Some((data, lead)) => self.take_ahead(run, Brought { data, lead }),
+                    None => self.read_alone(run),
+                };
             }
             (Way::Fill(fill), Some(request)) => {
                 let lead = self.lead_in(request.extent, run);
@@ -526,10 +447,17 @@ impl Core {
         }
     }
 
-    /// Returns how many bytes lie before `run` in what a read of `extent` brings.
-    fn lead_in(&self, extent: Extent, run: &Run) -> usize {
-        let (_, _, lead) = self.store.volume.pages_around(extent.place, extent.fragments);
-        lead + self.stored_bytes(narrow(run.place.bits() - extent.place.bits()))
+    /// Returns what was read ahead, if it verifies, else what the device has.
+    fn take_ahead(&self, run: &Run, brought: Brought) -> FsResult<Brought> {
+        self.verified(run, brought).or_else(|error| {
+            self.segments.ahead.refuse(run.place);
+            // Of several members one may have it, and the one that was read is mended.
+            self.healed(run, error).or_else(|_| self.read_alone(run))
+        })
+    }
+
+    fn verified_or_healed(&self, run: &Run, brought: Brought) -> FsResult<Brought> {
+        self.verified(run, brought).or_else(|error| self.healed(run, error))
     }
 
     fn read_alone(&self, run: &Run) -> FsResult<Brought> {
@@ -736,6 +664,19 @@ impl Files<'_> {
         self.fill(state, 0, &mut target)?;
         Ok(target)
     }
+}
+
+/// Returns who may go on reading as he does, and whether any of what he asks for was read ahead.
+fn steps_of<'p>(plans: impl Iterator<Item = &'p Plan>, ways: &[Way]) -> Vec<(Step, bool)> {
+    let (mut ways, mut steps) = (ways, Vec::new());
+    for plan in plans {
+        let (of_plan, rest) = ways.split_at(plan.runs.len());
+        ways = rest;
+        if let Some(step) = plan.step.filter(|_| !of_plan.is_empty()) {
+            steps.push((step, of_plan.iter().any(Way::is_ahead)));
+        }
+    }
+    steps
 }
 
 pub(crate) fn bad_data(pointer: &BlockPointer) -> FsError {

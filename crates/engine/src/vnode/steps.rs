@@ -28,6 +28,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, Purpose, SharedBytes};
 
 use super::api::Ino;
@@ -196,7 +197,7 @@ impl Steps {
         &self.shards[index_wide(mixed)]
     }
 
-    /// Notes a read that asked the device, or was spared that: `is_ahead`, all of it had been read
+    /// Notes a read that asked the device, or was spared that: `is_ahead`, some of it had been read
     /// ahead. `limit_bytes`: memory for what is.
     pub(super) fn note(&self, step: Step, is_ahead: bool, limit_bytes: u64) {
         let most = WINDOW_BYTES_MAX.min(limit_bytes / WINDOW_SHARE);
@@ -249,6 +250,14 @@ impl Steps {
             }
         }
     }
+
+    /// Takes back that a window of `ino` is read ahead: nothing of it is.
+    fn give_up(&self, ino: Ino) {
+        let mut shard = self.shard(ino).lock();
+        for reader in shard.readers.iter_mut().filter(|reader| reader.last.ino == ino) {
+            reader.ahead_steps = 0;
+        }
+    }
 }
 
 impl Shard {
@@ -264,7 +273,7 @@ impl Shard {
         let reader = &mut self.readers[at];
         match reader.steps_to(step) {
             Some(steps) => {
-                reader.in_row += 1;
+                reader.in_row = reader.in_row.saturating_add(1);
                 if reader.ahead_steps >= steps && is_ahead {
                     reader.is_used = true;
                 } else if reader.ahead_steps >= steps {
@@ -279,7 +288,7 @@ impl Shard {
                 // One behind the other, of another length.
                 let distance = i64::try_from(step.length_bytes).unwrap_or(0);
                 let was = i128::from(reader.distance) == i128::from(reader.last.length_bytes);
-                let in_row = if was { reader.in_row + 1 } else { 1 };
+                let in_row = if was { reader.in_row.saturating_add(1) } else { 1 };
                 *reader = Reader { in_row, ..Reader::new(step, distance, now) };
             }
         }
@@ -311,25 +320,31 @@ impl Shard {
 }
 
 impl Core {
-    /// Returns whether [`Core::read_ahead_of_readers`] has anything to do.
+    /// Returns whether [`Core::read_ahead_of_readers`] has anything to do: not while as many
+    /// threads as may are doing it, for whoever asks would ask again at once.
     pub(crate) fn has_steps_to_read(&self) -> bool {
         self.steps.has_waiting.load(Ordering::Acquire)
+            && self.steps.fillers.load(Ordering::Acquire) < FILLERS_MAX
     }
 
     /// Reads what readers of files will ask for next. Called with no lock held, and with nobody
     /// waiting.
     pub(crate) fn read_ahead_of_readers(&self) {
         let Some(_filler) = self.steps.begin() else { return };
-        if let Some(coming) = self.steps.next()
-            && let Ok(files) = self.enter(coming.ino)
-        {
-            files.read_steps(&coming);
+        let Some(coming) = self.steps.next() else { return };
+        let is_begun = self.enter(coming.ino).is_ok_and(|files| files.read_steps(&coming));
+        if !is_begun {
+            self.steps.give_up(coming.ino);
         }
     }
 }
 
 impl Files<'_> {
-    fn read_steps(&self, coming: &Coming) {
+    /// Returns whether any of it is read.
+    ///
+    /// What a member did not give is read again by who asks for it, who has pointers to mend it by
+    /// ([`super::read`]).
+    fn read_steps(&self, coming: &Coming) -> bool {
         let extents = self.extents_of(coming);
         let ahead = &self.segments.ahead;
         let fillings = extents.into_iter().filter_map(|extent| ahead.begin(extent));
@@ -338,10 +353,18 @@ impl Files<'_> {
             let Extent { place, fragments } = filling.fill.extent;
             (place, self.stored_bytes(fragments))
         });
-        let tickets = self.store.volume.submit_reads(Purpose::Data, wanted);
+        let volume = &self.store.volume;
+        let is_any = !fillings.is_empty();
+        let mut errors = volume.read_errors();
+        let tickets = volume.submit_reads(Purpose::Data, wanted);
         for (filling, ticket) in fillings.into_iter().zip(tickets) {
-            filling.end(ticket.wait().ok().and_then(|answer| answer.buffer));
+            let data = ticket.wait().ok().and_then(|answer| answer.buffer);
+            let now = volume.read_errors();
+            let is_good =
+                std::mem::replace(&mut errors, now) == now || planted::is(Planted::AheadNotMended);
+            filling.end(data.filter(|_| is_good));
         }
+        is_any
     }
 
     /// Returns where what is read ahead lies. A copy: nothing is locked when this returns.

@@ -55,10 +55,10 @@ impl Turns {
         Some(self.taken(&mut state, count))
     }
 
-    /// Takes one if there is one now.
+    /// Takes one if there is one now, and another one for whoever asks next.
     pub(super) fn take_free(self: &Arc<Turns>, count: usize) -> Option<Turn> {
         let mut state = self.state.lock();
-        (state.taken < count).then(|| self.taken(&mut state, count))
+        (state.taken + usize::from(count > 1) < count).then(|| self.taken(&mut state, count))
     }
 
     fn taken(self: &Arc<Turns>, state: &mut State, count: usize) -> Turn {
@@ -97,12 +97,15 @@ mod tests {
             drop(first);
             assert!(waits.join().expect("it does not panic"));
         });
-        let third = turns.take_free(2).expect("it came back");
+        assert!(turns.take_free(2).is_none(), "the last is for who asks");
+        let third = turns.take(2).expect("it came back");
         assert!(turns.take(2).is_none(), "none comes back");
         let since = Instant::now();
         assert!(turns.take(2).is_none());
         assert!(since.elapsed() < STALL_TIME, "it is known already");
         drop((second, third));
+        assert!(turns.take_free(2).is_some());
         assert!(turns.take(2).is_some());
+        assert!(Arc::new(Turns::default()).take_free(1).is_some(), "there is no other");
     }
 }

@@ -303,8 +303,10 @@ impl Worker {
             }
             let other = self.find_more_reads(&mut inbox)?;
             self.exchange.answer_gathered();
-            if let Some(length) = other {
-                self.answer(inbox.message(length));
+            match other {
+                Some(length) => self.answer(inbox.message(length)),
+                None if self.exchange.has_deferred_work() => self.exchange.run_deferred_work(),
+                None => {}
             }
         }
     }
