@@ -7,6 +7,7 @@ mod hangs;
 mod longer;
 mod narrow;
 mod older;
+mod parity_reads;
 mod placement;
 mod placement_kept;
 mod raid5;

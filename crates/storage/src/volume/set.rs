@@ -365,6 +365,7 @@ impl MemberSet {
         };
         slot.counters.io.add(purpose, &operation);
         let kind = operation.kind();
+        super::parity_reads::Handing::assert_none(kind == RequestKind::Read);
         let pending = Pending::new(slot);
         let makes_durable = operation.makes_durable();
         let ticket = slot.send_one(makes_durable, || device.submit(purpose, operation));

@@ -11,6 +11,7 @@ use format::missed::Parts;
 use runtime::planted::{self, Planted};
 
 use super::durable::{Durable, Durables};
+use super::parity_reads::{ParityReadCounters, ParityReader, ParityReads};
 use crate::convert::to_u64;
 use crate::counters::{IoCounters, IoCounts};
 use crate::device::{Completion, DeviceError, PendingRequest, RequestKind, SharedDevice, Ticket};
@@ -23,6 +24,7 @@ pub(super) struct MemberCounters {
     write_errors: AtomicU64,
     checksum_errors: AtomicU64,
     repaired: AtomicU64,
+    parity_reads: ParityReadCounters,
     /// Requests that were not answered yet, or given up by who waited.
     pending: AtomicU64,
     durables: Durables,
@@ -41,6 +43,8 @@ pub struct MemberCounts {
     pub checksum_errors: u64,
     /// Ranges that were written again with what another member had.
     pub repaired: u64,
+    /// Bytes of parity that were read.
+    pub parity_reads: ParityReads,
 }
 
 /// One stay of a member in a slot: from when it was put there until another is, or until it is put
@@ -188,7 +192,13 @@ impl Slot {
             write_errors: of(&self.counters.write_errors),
             checksum_errors: of(&self.counters.checksum_errors),
             repaired: of(&self.counters.repaired),
+            parity_reads: self.counters.parity_reads.snapshot(),
         }
+    }
+
+    /// Counts parity that is read of it.
+    pub(super) fn count_parity(&self, reader: ParityReader, bytes: u64) {
+        self.counters.parity_reads.add(reader, bytes);
     }
 
     /// Counts a range that did not verify, and whether it was written again.

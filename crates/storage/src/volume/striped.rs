@@ -41,6 +41,7 @@ use format::stripes::{Stripes, UnitPlace};
 use super::composite::{Compared, Composite, Healed, ParityMended, Remaking, ToRemake, Verify};
 use super::joining::mib_at;
 use super::mirror::Mirror;
+use super::parity_reads::ParityReader;
 use super::salvage::{Salvage, Salvaged};
 use super::set::{MemberSet, View};
 use super::slot::Slot;
@@ -94,6 +95,28 @@ fn parts_of(stripes: &Stripes, offset: u64, length_bytes: usize) -> Vec<Part> {
         at += length;
     }
     parts
+}
+
+/// Counts the parity in `range` of each of `members`, which lie as `stripes` say and are read.
+fn count_parity(
+    reader: ParityReader,
+    (stripes, view): (&Stripes, &[Slot]),
+    members: Range<usize>,
+    range: &Range<u64>,
+) {
+    if !stripes.shape.has_parity || range.start < stripes.groups_offset {
+        return;
+    }
+    let mut row = (range.start - stripes.groups_offset) >> stripes.shape.unit_shift;
+    while stripes.row_offset(row) < range.end {
+        let own = stripes.row_offset(row).max(range.start)..stripes.row_offset(row + 1);
+        let member = stripes.parity_member(row).filter(|member| members.contains(member));
+        let slot = member.and_then(|member| view.get(member));
+        if let Some(slot) = slot.filter(|slot| slot.readable().is_some()) {
+            slot.count_parity(reader, own.end.min(range.end) - own.start);
+        }
+        row += 1;
+    }
 }
 
 impl Striped {
@@ -331,7 +354,9 @@ impl Composite for Striped {
         }
         let view = self.set.view_with(returning);
         match kept {
-            Redundancy::Parity if self.stripes.shape.has_parity => self.compare_rows(&view, piece),
+            Redundancy::Parity if self.stripes.shape.has_parity => {
+                self.compare_rows(ParityReader::Scrub, &view, piece)
+            }
             Redundancy::Parity => self.compare_units(&view, piece),
             Redundancy::Copies => self.compare_pages(&view, piece),
         }

@@ -11,6 +11,7 @@ use super::{Part, Striped, parts_of};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes};
 use crate::volume::composite::{Healed, Verify};
+use crate::volume::parity_reads::ParityReader;
 use crate::volume::ranges::Hold;
 use crate::volume::set::View;
 use crate::volume::slot::Slot;
@@ -85,7 +86,7 @@ impl Striped {
             return None;
         }
         let source = self.source(purpose, offset);
-        let shares = source.read_shares(source.range_of(&parts));
+        let shares = source.read_shares(ParityReader::Repair, source.range_of(&parts));
         let mut whole = AlignedBuffer::zeroed(length_bytes);
         for (number, part) in parts.iter().enumerate() {
             let to = &mut whole[part.range()];
@@ -116,7 +117,7 @@ impl Striped {
         let rows = first.place.row..last.place.row + 1;
         let stripes = &source.stripes;
         let range = stripes.row_offset(rows.start)..stripes.row_offset(rows.end);
-        source.read_shares(range).is_zero_sum()
+        source.read_shares(ParityReader::Recovery, range).is_zero_sum()
     }
 
     pub(super) fn heal_pages(
@@ -187,7 +188,7 @@ impl Striped {
         // Moved just now: where it is nobody holds it.
         let hold = hold.filter(|_| source.stripes == before);
         let Some((_, parts)) = rows_in(&source.stripes) else { return Ok(Healed::default()) };
-        let shares = source.read_shares(source.range_of(&parts));
+        let shares = source.read_shares(ParityReader::Repair, source.range_of(&parts));
         let mut whole = AlignedBuffer::zeroed(length_bytes);
         let (mut healed, mut error, mut rebuilt) = (Healed::default(), None, Vec::new());
         for part in &parts {

@@ -17,10 +17,11 @@ use format::page::PAGE_BYTES;
 use format::stripes::{MemberByte, Stripes};
 use runtime::planted::{self, Planted};
 
-use super::Striped;
+use super::{Striped, count_parity};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, Operation, Purpose};
 use crate::parity::xor_into;
+use crate::volume::parity_reads::ParityReader;
 use crate::volume::slot::Slot;
 
 /// Bytes of a range of whole rows, with what somebody knows of them laid over what members give.
@@ -196,6 +197,7 @@ impl Striped {
             (at, share)
         };
         let shares = with_share.map(read).collect();
+        count_parity(ParityReader::Recovery, (&stripes, &view), 0..view.len(), &of_member);
         let mut columns = Columns { stripes, offset: of_member.start, shares };
         let mut alone = columns.clone();
         alone.complete();

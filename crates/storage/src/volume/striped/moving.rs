@@ -7,6 +7,7 @@ use format::stripes::Stripes;
 use super::Striped;
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Purpose, Redundancy, SharedBytes};
+use crate::volume::parity_reads::ParityReader;
 use crate::volume::ranges::InFlight;
 
 impl Striped {
@@ -25,7 +26,7 @@ impl Striped {
         let piece = start..start + self.stripes.segment_bytes;
         let view = self.set.view();
         let mut compared = match kind {
-            Redundancy::Parity => self.compare_rows(&view, piece)?,
+            Redundancy::Parity => self.compare_rows(ParityReader::Rebuild, &view, piece)?,
             Redundancy::Copies => return Ok(self.compare_pages(&view, piece)?.bytes),
         };
         for offset in compared.differing {

@@ -4,11 +4,12 @@ use std::ops::Range;
 
 use runtime::planted::{self, Planted};
 
-use super::{Striped, parts_of};
+use super::{Striped, count_parity, parts_of};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Purpose};
 use crate::parity::xor_into;
 use crate::volume::composite::{ParityMended, Verify};
+use crate::volume::parity_reads::ParityReader;
 use crate::volume::salvage::Salvaged;
 
 impl Striped {
@@ -27,7 +28,9 @@ impl Striped {
         let stripes = self.at(rows.start);
         let Range { start: first, end } = stripes.rows_of(&rows);
         let range = stripes.row_offset(first)..stripes.row_offset(end);
-        let shares = self.salvage(&self.set.view_with(returning), &stripes, &range)?;
+        let view = self.set.view_with(returning);
+        let shares = self.salvage(&view, &stripes, &range)?;
+        count_parity(ParityReader::Scrub, (&stripes, &view), 0..view.len(), &range);
         let shares: Option<Vec<Salvaged>> = shares.into_iter().collect();
         let Some(shares) = shares else { return Ok(ParityMended::Left) };
         let mut data = AlignedBuffer::zeroed(to_usize(rows.end - rows.start));

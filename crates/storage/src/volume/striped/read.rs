@@ -7,12 +7,13 @@ use std::sync::Arc;
 use format::stripes::Stripes;
 use runtime::planted::{self, Planted};
 
-use super::{Part, Striped, absent, parts_of};
+use super::{Part, Striped, absent, count_parity, parts_of};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{
     AlignedBuffer, Completion, DeviceError, Operation, PendingRequest, Purpose, Redundancy, Ticket,
 };
 use crate::parity::xor_into;
+use crate::volume::parity_reads::ParityReader;
 use crate::volume::set::{MemberSet, View};
 
 /// What it takes to read on when a request is waited for.
@@ -49,7 +50,8 @@ impl Source {
     }
 
     /// Reads `range` of each member: what rows need to be put together.
-    pub(super) fn read_shares(&self, range: Range<u64>) -> Shares {
+    pub(super) fn read_shares(&self, reader: ParityReader, range: Range<u64>) -> Shares {
+        count_parity(reader, (&self.stripes, &self.view), 0..self.view.len(), &range);
         let tickets: Vec<Ticket> =
             (0..self.view.len()).map(|member| self.submit(member, &range)).collect();
         let has_parity = self.stripes.shape.has_parity;
@@ -78,7 +80,7 @@ impl Source {
     ) -> Result<(), DeviceError> {
         match self.purpose.redundancy() {
             Redundancy::Parity => {
-                let shares = self.read_shares(self.range_of(parts));
+                let shares = self.read_shares(ParityReader::Degraded, self.range_of(parts));
                 parts.iter().try_for_each(|part| {
                     shares.put(part, &mut buffer[part.range()]).map_err(|_| error.clone())
                 })
@@ -319,6 +321,10 @@ impl Striped {
             let start = of_member.clone().map(|part| part.place.member_offset).min();
             let end = of_member.map(Part::member_end).max();
             let Some((start, end)) = start.zip(end) else { continue };
+            if purpose.redundancy() == Redundancy::Parity {
+                let at = (&source.stripes, &source.view[..]);
+                count_parity(ParityReader::Beside, at, member..member + 1, &(start..end));
+            }
             tickets.push((member, start..end, source.submit(member, &(start..end))));
         }
         Ticket::new(Box::new(ManyParts { source, parts, buffer, tickets, front }))

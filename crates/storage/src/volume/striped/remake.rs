@@ -12,11 +12,12 @@ use format::page::PAGE_BYTES;
 use format::stripes::{MemberByte, Stripes};
 use runtime::planted::{self, Planted};
 
-use super::{Part, Striped, absent};
+use super::{Part, Striped, absent, count_parity};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, Redundancy, SharedBytes};
 use crate::parity::xor_into;
 use crate::volume::composite::{Compared, Remade, Remaking, ToRemake};
+use crate::volume::parity_reads::ParityReader;
 use crate::volume::salvage::Salvaged;
 use crate::volume::set::View;
 
@@ -80,6 +81,10 @@ impl Striped {
         let range = Striped::share_of(&stripes, &wanted.piece);
         let view = Striped::sharing(&self.set.view(), &stripes);
         let salvage = self.set.begin_salvage(&view, Purpose::Cleaner, &range);
+        if wanted.kept == Redundancy::Parity {
+            let reader = ParityReader::Rebuild;
+            count_parity(reader, (&stripes, &view), 0..view.len(), &range);
+        }
         Box::new(move || {
             let of = self.end_salvage(salvage, &stripes, &range)?;
             self.remake_segment(slot, &wanted, Shares { range, of })
@@ -229,11 +234,13 @@ impl Striped {
     /// not given, all its data differs.
     pub(super) fn compare_rows(
         &self,
+        reader: ParityReader,
         view: &View,
         piece: Range<u64>,
     ) -> Result<Compared, DeviceError> {
         let stripes = self.at(piece.start);
         let shares = self.read_shares(view, &stripes, &piece)?;
+        count_parity(reader, (&stripes, view), 0..view.len(), &shares.range);
         if let Some(member) = shares.of.iter().position(Option::is_none) {
             return Err(absent(view, member));
         }

@@ -9,6 +9,7 @@ use super::{Striped, absent, parts_of};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, Operation, Purpose, SharedBytes, Ticket, WRITE_PIECES_MAX};
 use crate::parity::xor_into;
+use crate::volume::parity_reads::Handing;
 use crate::volume::ranges::InFlight;
 
 /// Cuts the pieces of a write where units end. The bytes are shared.
@@ -125,6 +126,7 @@ impl Striped {
             return self.refused(&Operation::Write { offset, data });
         }
         let rows = stripes.rows_of(&(offset..offset + length_bytes));
+        let _handing = Handing::begin();
         let view = self.set.view();
         let has_share = |member: &usize| stripes.has_member(*member);
         let is_out = |member: &usize| view[*member].writable().is_none();
@@ -196,6 +198,7 @@ impl Striped {
         let Some(seconds) = seconds else {
             return self.refused(&Operation::Write { offset, data: data.to_vec() });
         };
+        let _handing = Handing::begin();
         let view = self.set.view();
         let (mut cutter, mut tickets) = (Cutter::new(data.to_vec()), Vec::new());
         for (part, second) in parts.iter().zip(seconds) {
