@@ -18,7 +18,7 @@ const PAGE: usize = 4096;
 const SMALL: usize = 3_000;
 
 /// Returns content no two pages of which are alike.
-fn content(number: usize, length: usize) -> Vec<u8> {
+pub(crate) fn content(number: usize, length: usize) -> Vec<u8> {
     let word = |at: usize| u64::try_from(number << 32 | at).expect("small") ^ 0x5eed << 48;
     (0..length.div_ceil(8)).flat_map(|at| word(at).to_le_bytes()).take(length).collect()
 }

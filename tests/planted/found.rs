@@ -350,6 +350,11 @@ pub(crate) const FOUND: &[Row] = &[
         "placement::a_file_goes_on_elsewhere_where_what_it_prefers_is_full",
     ),
     (
+        "BadSectorTakesRows",
+        "members",
+        "raid5_both::a_bad_sector_beside_a_block_costs_nothing_of_it",
+    ),
+    (
         "StripeLostAsZeros",
         "members",
         "stripe::a_unit_of_a_lost_member_is_an_error_and_a_page_has_another_copy",

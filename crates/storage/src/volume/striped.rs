@@ -35,6 +35,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use format::geometry::SUPERBLOCK_AREA_BYTES;
+use format::page::PAGE_BYTES;
 use format::reshape::Lay;
 use format::stripes::{Stripes, UnitPlace};
 
@@ -77,6 +78,21 @@ impl Part {
     /// Returns where it lies in the bytes of the range.
     fn range(&self) -> std::ops::Range<usize> {
         self.at..self.at + self.length_bytes
+    }
+
+    /// Returns it page by page.
+    fn pages(self) -> impl Iterator<Item = Part> {
+        (0..self.length_bytes).step_by(PAGE_BYTES).map(move |ahead| {
+            let length_bytes = PAGE_BYTES.min(self.length_bytes - ahead);
+            let mut page = Part { length_bytes, at: self.at + ahead, ..self };
+            page.place.member_offset += to_u64(ahead);
+            page
+        })
+    }
+
+    /// Returns where it lies in the bytes of `whole`, of which it is a page.
+    fn within(&self, whole: &Part) -> std::ops::Range<usize> {
+        self.at - whole.at..self.at - whole.at + self.length_bytes
     }
 
     /// Returns the first byte of its member behind it.

@@ -189,6 +189,7 @@ impl Striped {
         let hold = hold.filter(|_| source.stripes == before);
         let Some((_, parts)) = rows_in(&source.stripes) else { return Ok(Healed::default()) };
         let shares = source.read_shares(ParityReader::Repair, source.range_of(&parts));
+        let shares = source.by_pages(shares);
         let mut whole = AlignedBuffer::zeroed(length_bytes);
         let (mut healed, mut error, mut rebuilt) = (Healed::default(), None, Vec::new());
         for part in &parts {

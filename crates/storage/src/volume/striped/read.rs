@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use format::page::PAGE_BYTES;
 use format::stripes::Stripes;
 use runtime::planted::{self, Planted};
 
@@ -14,6 +15,7 @@ use crate::device::{
 };
 use crate::parity::xor_into;
 use crate::volume::parity_reads::ParityReader;
+use crate::volume::salvage::Salvaged;
 use crate::volume::set::{MemberSet, View};
 
 /// What it takes to read on when a request is waited for.
@@ -29,7 +31,9 @@ pub(super) struct Source {
 pub(super) struct Shares {
     range: Range<u64>,
     has_parity: bool,
-    answers: Vec<Result<AlignedBuffer, DeviceError>>,
+    answers: Vec<Result<Salvaged, DeviceError>>,
+    /// What a member said of pages that it has not given.
+    said: Option<DeviceError>,
 }
 
 impl Source {
@@ -55,7 +59,26 @@ impl Source {
         let tickets: Vec<Ticket> =
             (0..self.view.len()).map(|member| self.submit(member, &range)).collect();
         let has_parity = self.stripes.shape.has_parity;
-        Shares { range, has_parity, answers: tickets.into_iter().map(bytes_of).collect() }
+        let whole = |bytes| Salvaged { bytes, bad: Vec::new() };
+        let answers = tickets.into_iter().map(|ticket| bytes_of(ticket).map(whole)).collect();
+        Shares { range, has_parity, answers, said: None }
+    }
+
+    /// Reads page by page what members may be read and have not given: one bad sector must not
+    /// stand for the whole rows of a block. Not of a member that gives nothing at all.
+    pub(super) fn by_pages(&self, mut shares: Shares) -> Shares {
+        if planted::is(Planted::BadSectorTakesRows) {
+            return shares;
+        }
+        for (slot, answer) in self.view.iter().zip(&mut shares.answers) {
+            if let Err(error) = answer
+                && slot.readable().is_some()
+            {
+                shares.said.get_or_insert(error.clone());
+                *answer = self.set.by_pages(slot, self.purpose, &shares.range);
+            }
+        }
+        shares
     }
 
     /// Returns the bytes of all members that parts need for a rebuild: those of one part, or whole
@@ -113,7 +136,9 @@ impl Source {
 impl Shares {
     fn of(&self, member: usize, part: &Part) -> Option<&[u8]> {
         let from = to_usize(part.place.member_offset.checked_sub(self.range.start)?);
-        self.answers.get(member)?.as_ref().ok()?.get(from..from + part.length_bytes)
+        let (share, end) = (self.answers.get(member)?.as_ref().ok()?, from + part.length_bytes);
+        let is_bad = share.bad.iter().any(|bad| *bad < end && from < bad + PAGE_BYTES);
+        if is_bad { None } else { share.bytes.get(from..end) }
     }
 
     /// Puts a part into `to`: as its member has it, or from the rest of the row.
@@ -123,12 +148,25 @@ impl Shares {
                 to.copy_from_slice(bytes);
                 Ok(())
             }
+            None if part.length_bytes > PAGE_BYTES => {
+                part.pages().try_for_each(|page| self.put(&page, &mut to[page.within(part)]))
+            }
             None => self.rebuild(part, to),
         }
     }
 
-    /// Puts a part into `to` as the rest of its row says.
+    /// Puts a part into `to` as the rest of its row says; page by page where some pages of the rest
+    /// are not there.
     pub(super) fn rebuild(&self, part: &Part, to: &mut [u8]) -> Result<(), DeviceError> {
+        match self.rebuild_at_once(part, to) {
+            Err(_) if part.length_bytes > PAGE_BYTES => part
+                .pages()
+                .try_for_each(|page| self.rebuild_at_once(&page, &mut to[page.within(part)])),
+            done => done,
+        }
+    }
+
+    fn rebuild_at_once(&self, part: &Part, to: &mut [u8]) -> Result<(), DeviceError> {
         if !self.has_parity && planted::is(Planted::StripeLostAsZeros) {
             to.fill(0);
             return Ok(());
@@ -136,7 +174,7 @@ impl Shares {
         if !self.has_parity {
             // R6: the rest of the row says nothing of it.
             let own = self.answers.get(part.place.member).and_then(|answer| answer.as_ref().err());
-            return Err(own.cloned().unwrap_or_else(lost));
+            return Err(own.cloned().unwrap_or_else(|| self.lost()));
         }
         let mut others = Vec::with_capacity(self.answers.len());
         for (member, answer) in self.answers.iter().enumerate() {
@@ -145,7 +183,7 @@ impl Shares {
             }
             match self.of(member, part) {
                 Some(bytes) => others.push(bytes),
-                None => return Err(answer.as_ref().err().cloned().unwrap_or_else(lost)),
+                None => return Err(answer.as_ref().err().cloned().unwrap_or_else(|| self.lost())),
             }
         }
         to.fill(0);
@@ -153,10 +191,16 @@ impl Shares {
         Ok(())
     }
 
+    fn lost(&self) -> DeviceError {
+        let of_nobody = || DeviceError::Failed { device: "a member".to_owned() };
+        self.said.clone().unwrap_or_else(of_nobody)
+    }
+
     /// Whether all members gave their shares, and these cancel out.
     pub(super) fn is_zero_sum(&self) -> bool {
-        let shares: Option<Vec<&[u8]>> =
-            self.answers.iter().map(|answer| answer.as_deref().ok()).collect();
+        let whole = |share: &Salvaged| share.bad.is_empty();
+        let given = self.answers.iter().map(|answer| answer.as_ref().ok().filter(|it| whole(it)));
+        let shares: Option<Vec<&[u8]>> = given.map(|it| it.map(|share| &share.bytes[..])).collect();
         let Some(shares) = shares else { return false };
         let mut sum = vec![0; to_usize(self.range.end - self.range.start)];
         xor_into(&mut sum, &shares);
@@ -167,10 +211,6 @@ impl Shares {
     pub(super) fn has(&self, part: &Part) -> bool {
         self.of(part.place.member, part).is_some()
     }
-}
-
-fn lost() -> DeviceError {
-    DeviceError::Failed { device: "a member".to_owned() }
 }
 
 /// Waits for a read.
