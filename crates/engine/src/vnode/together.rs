@@ -2,9 +2,9 @@
 //!
 //! Of one segment, over gaps of up to [`GAP_BYTES_MAX`], and the whole way between the first and
 //! the last where more than a half of the segment is wanted (Shirriff, "Sawmill: A Logging File
-//! System for a High-Performance RAID Disk Array", 1995, sections 4.3.3 and 4.3.4). What lies in the
-//! gaps is thrown away. Where such a read has failed, or met what a member did not give, nothing is
-//! read over gaps any more ([`Apart`]).
+//! System for a High-Performance RAID Disk Array", 1995, sections 4.3.3 and 4.3.4). What lies in
+//! the gaps is thrown away. Where such a read has failed, or met what a member did not give,
+//! nothing is read over gaps any more ([`Apart`]).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
