@@ -657,6 +657,11 @@ pub(crate) const FOUND: &[Row] = &[
         "unread::what_a_member_does_not_give_ahead_is_written_to_it_again",
     ),
     (
+        "SummaryNotFromRow",
+        "members",
+        "crash::logs::a_mount_takes_what_has_rotted_from_the_rest_of_its_rows",
+    ),
+    (
         "AheadNotWaitedFor",
         "engine",
         "segment::ahead::tests::who_asks_for_what_is_being_read_waits_for_it",

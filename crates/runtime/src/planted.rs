@@ -304,6 +304,8 @@ bugs! {
     GraceForgotten: "A grace is forgotten where a change with several of them is given up.",
     AheadNotDropped: "What was read ahead of a segment stays when it is written anew (SC1).",
     AheadNotMended: "What a member did not give is kept as it was read ahead, and never mended.",
+    SummaryNotFromRow:
+        "A summary that has rotted is not taken from its row, and what it lists rots with it.",
     AheadNotWaitedFor: "Who asks for what is being read ahead reads it as well.",
 }
 

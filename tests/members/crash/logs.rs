@@ -105,3 +105,22 @@ fn a_check_begins_pages_as_a_member_has_them_that_is_good() {
         }
     }
 }
+
+/// Goal: what has rotted on one member, data, summaries and metadata alike, is taken from the others
+/// by whoever puts what the log has beside it, and by whoever reads it then. Method: every page of
+/// one member behind the log turns over a bit.
+#[test]
+fn a_mount_takes_what_has_rotted_from_the_rest_of_its_rows() {
+    for base in [new_mirror(2), new_raid5(3), new_raid5(5)] {
+        let (images, geometry) = cut_off(&base);
+        let whole = report_of(&images);
+        for at in 0..images.len() {
+            let mut rotten = images.clone();
+            let end = geometry.member_bytes() - (128 << 10);
+            for offset in (geometry.groups_offset..end).step_by(4096) {
+                rotten[at].flip(offset + 1500, 0x20);
+            }
+            judge(&rotten, &whole, &format!("{} members, {at} has rotted", images.len()));
+        }
+    }
+}

@@ -134,6 +134,7 @@ pub(super) fn write_home(
             listed,
             unread,
         });
+        own.take_summaries(kept, read.rows.as_ref());
         own.find_summaries();
         own.heal_listed(kept, read.rows.as_ref())?;
         count = own.list_all(kept, lsn)?;
@@ -176,6 +177,34 @@ fn put(volume: &Volume, bytes: &mut AlignedBuffer, kept: &BTreeMap<u32, &KeptLog
 }
 
 impl Left<'_> {
+    /// Takes summaries that have rotted from the rest of their rows: what they list could not be
+    /// looked at else, and parity would be made to match what of it has rotted with them.
+    fn take_summaries(&mut self, kept: &BTreeMap<u32, &KeptLogData<'_>>, rows: Option<&RowsKnown>) {
+        let Some(rows) = rows.filter(|_| !planted::is(Planted::SummaryNotFromRow)) else { return };
+        let step = self.geometry().page_fragments();
+        let is_kept = |offset: u32| {
+            let before = kept.range(..=offset).next_back();
+            let shift = self.geometry().fragment_shift;
+            before.is_some_and(|(at, block)| {
+                wide(block.bytes.len()) > u64::from(offset - at) << shift
+            })
+        };
+        let mut taken = Vec::new();
+        for (offset, page) in (0..).map(|index| index * step).zip(self.bytes.as_chunks().0) {
+            if is_kept(offset) || self.summary_in(page, offset).is_some() {
+                continue;
+            }
+            let is_it = |bytes: &[u8]| {
+                bytes.first_chunk().is_some_and(|page| self.summary_in(page, offset).is_some())
+            };
+            let from = index_wide(u64::from(offset) << self.geometry().fragment_shift);
+            taken.extend(rows.healed(from..from + PAGE_BYTES, &is_it).map(|page| (from, page)));
+        }
+        for (from, page) in taken {
+            self.bytes[from..from + PAGE_BYTES].copy_from_slice(&page);
+        }
+    }
+
     /// Looks at the blocks behind the first logged one that summaries list and the log does not
     /// have. One that does not verify and does as the rest of its row says is taken from there:
     /// else its parity would be made to match what has rotted.
