@@ -101,7 +101,9 @@ pub(crate) enum Stop {
     #[error(transparent)]
     Pool(#[from] storage::pool::PoolError),
     /// More memory is needed than is allowed: raise the bound.
-    #[error("needs more than the {limit} bytes of memory that it may take; raise the limit")]
+    #[error(
+        "needs more than the {limit} bytes of memory that it may take; give it more with --memory"
+    )]
     Memory { limit: u64 },
 }
 

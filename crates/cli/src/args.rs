@@ -429,6 +429,9 @@ pub(crate) struct StatusArgs {
 pub(crate) struct CheckArgs {
     /// The pool's device, or one of them
     pub(crate) device: PathBuf,
+    /// Most memory that it takes; a pool with more files and more space needs more
+    #[arg(long, value_name = "SIZE", default_value = "4G")]
+    pub(crate) memory: ByteSize,
     #[command(flatten)]
     pub(crate) members: MemberArgs,
 }

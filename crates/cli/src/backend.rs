@@ -254,6 +254,8 @@ pub struct CheckReport {
     pub notes: Vec<String>,
     /// Defects found beyond those listed.
     pub unlisted_count: u64,
+    /// Why the check ended before its end, if it did: there may be more.
+    pub stopped: Option<String>,
     /// Pages read.
     pub pages_read: u64,
     /// Files seen.
@@ -536,12 +538,13 @@ pub trait Backend {
     /// Makes a pool of `size_bytes` in memory, gone when it is closed, and opens it.
     fn open_in_memory(&self, size_bytes: u64) -> Result<Arc<dyn OpenPool>, BackendError>;
 
-    /// Verifies a pool that is not in use. Defects are in the report; an error means that the check
-    /// itself could not be done.
+    /// Verifies a pool that is not in use, in at most so many bytes of memory. Defects are in the
+    /// report; an error means that the check itself could not be done.
     fn check(
         &self,
         device: &Path,
         members: &Members,
+        memory_bytes_max: u64,
         progress: OnProgress<'_>,
     ) -> Result<CheckReport, BackendError>;
 

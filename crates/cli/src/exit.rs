@@ -32,7 +32,7 @@ Example:
 Exit codes, as fsck(8):
   0   clean
   4   defects, left as they are
-  8   operational error: a device missing, in use, unreadable
+  8   operational error: a device missing, in use, unreadable; memory at its limit
   16  the arguments make no sense";
 
 /// Returns the exit code of `command` after `error`.

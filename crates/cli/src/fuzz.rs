@@ -80,6 +80,7 @@ impl Backend for NoPools {
         &self,
         device: &Path,
         _members: &Members,
+        _memory_bytes_max: u64,
         _progress: OnProgress<'_>,
     ) -> Result<CheckReport, BackendError> {
         missing(device)

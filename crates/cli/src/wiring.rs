@@ -276,18 +276,17 @@ impl Backend for EngineBackend {
         &self,
         path: &Path,
         members: &Members,
+        memory_bytes_max: u64,
         progress: OnProgress<'_>,
     ) -> Result<CheckReport, BackendError> {
         let members::ToRead { device, away } = members::to_read(path, members, to_read())?;
         if let Err(error) = storage::pool::read_superblock(device.as_ref()) {
             return Err(cannot_use(path, &error));
         }
-        let report = check::run(device, check::Options::default(), &mut |at| {
+        let options = check::Options { memory_bytes_max, ..check::Options::default() };
+        let report = check::run(device, options, &mut |at| {
             progress(at.pass, at.done, at.total);
         });
-        if let Some(stopped) = &report.stopped {
-            return Err(failed(path, stopped));
-        }
         let listed: Vec<DefectReport> = report
             .findings
             .iter()
@@ -300,6 +299,7 @@ impl Backend for EngineBackend {
         Ok(CheckReport {
             unlisted_count: report.defect_count().saturating_sub(listed_count),
             defects: listed,
+            stopped: report.stopped.clone(),
             notes: away.into_iter().chain(report.note_lines()).collect(),
             pages_read: report.totals.pages,
             inode_count: report.totals.anodes,

@@ -13,16 +13,21 @@ use crate::output::Output;
 
 pub(crate) fn run(args: &CheckArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let mut progress = output.progress();
-    let report =
-        backend.check(&args.device, &members_of(&args.members), &mut |what, done, total| {
-            progress.tell(what, done, total)
-        });
+    let members = members_of(&args.members);
+    let report = backend.check(&args.device, &members, args.memory.0, &mut |what, done, total| {
+        progress.tell(what, done, total)
+    });
     progress.finish();
     let report = report?;
-    let is_clean = report.defects.is_empty() && report.unlisted_count == 0;
+    let has_defects = !report.defects.is_empty() || report.unlisted_count > 0;
+    let is_clean = !has_defects && report.stopped.is_none();
     let checked = args.device.to_string_lossy();
     let facts = json!({ "checked": checked, "is_clean": is_clean, "report": report });
     output.fact(&text_of(&args.device, &report, is_clean), &facts);
+    if let Some(stopped) = &report.stopped {
+        // What was found until then is told all the same.
+        anyhow::bail!("{}: the check did not come to its end: {stopped}", args.device.display());
+    }
     Ok(if is_clean { exit::DONE } else { exit::CHECK_DEFECTS })
 }
 
@@ -38,7 +43,12 @@ fn text_of(device: &Path, report: &CheckReport, is_clean: bool) -> String {
         let _ = writeln!(text, "... and {} more", report.unlisted_count);
     }
     let CheckReport { pages_read, inode_count, .. } = report;
-    let verdict = if is_clean { "clean" } else { "DEFECTS; nothing was changed" };
+    let has_defects = !report.defects.is_empty() || report.unlisted_count > 0;
+    let verdict = match (is_clean, has_defects) {
+        (true, _) => "clean",
+        (false, true) => "DEFECTS; nothing was changed",
+        (false, false) => "NOT CHECKED TO ITS END; no defect until then",
+    };
     let _ = writeln!(
         text,
         "{}: {verdict} ({inode_count} inodes, {pages_read} pages read)",

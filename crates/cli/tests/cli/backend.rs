@@ -133,11 +133,15 @@ impl Backend for FakeBackend {
         &self,
         device: &Path,
         _members: &Members,
+        memory_bytes_max: u64,
         progress: OnProgress<'_>,
     ) -> Result<CheckReport, BackendError> {
         let content = read(device)?;
         progress("pages", 1, 1);
         let mut report = CheckReport { pages_read: 1, ..CheckReport::default() };
+        if memory_bytes_max < 1 << 20 {
+            report.stopped = Some("it needs more memory".to_owned());
+        }
         if content == DAMAGED_POOL {
             let (code, message) = ("AG001".to_owned(), "free count is wrong".to_owned());
             report.defects.push(DefectReport { code, message });

@@ -137,6 +137,17 @@ fn what_is_not_used_of_longer_devices_is_told() {
     assert!(!made.contains("not used"), "{made}");
 }
 
+/// Goal: a check takes as much memory as it may, and says what to do where that is too little.
+#[test]
+fn a_check_that_needs_more_memory_says_so() {
+    let place = Place::new();
+    place.told(&["create", "pool.hf", "--size", "64M"], 0);
+    let told = place.told(&["check", "pool.hf", "--memory", "4K"], 8);
+    assert!(told.contains("4096 bytes of memory") && told.contains("--memory"), "{told}");
+    assert!(told.contains("NOT CHECKED TO ITS END"), "{told}");
+    place.told(&["check", "pool.hf", "--memory", "1G"], 0);
+}
+
 /// Goal: a file that is overwritten is the same file: its names, links, mode and owner stay, and
 /// nothing of the old pool is left. Method: larger, smaller and of the same size.
 #[test]
