@@ -15,6 +15,7 @@ mod raid5_both;
 mod raid5_crash;
 mod raid5_fails;
 mod raid5_known;
+mod raid5_rot;
 mod raid5_scrub;
 mod rebuild;
 mod rebuild_crash;

@@ -355,6 +355,11 @@ pub(crate) const FOUND: &[Row] = &[
         "raid5_both::a_bad_sector_beside_a_block_costs_nothing_of_it",
     ),
     (
+        "SalvagedNotSuspected",
+        "members",
+        "raid5_rot::what_one_member_has_bad_and_rotten_comes_from_the_others",
+    ),
+    (
         "StripeLostAsZeros",
         "members",
         "stripe::a_unit_of_a_lost_member_is_an_error_and_a_page_has_another_copy",

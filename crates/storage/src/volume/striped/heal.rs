@@ -210,6 +210,8 @@ impl Striped {
                 parts.iter().for_each(|part| view[part.place.member].count_damage(false));
                 return Ok(healed);
             };
+            // A part with a bad sector may have rotted besides.
+            rebuilt.retain(|part| helped.iter().all(|other| other.at != part.at));
             rebuilt.extend(helped);
         }
         healed.bad = to_u64(rebuilt.len());
@@ -271,14 +273,19 @@ impl Striped {
 }
 
 /// Looks for the part without whose own bytes the whole verifies, or for the member without all of
-/// whose parts it does. Then it does.
+/// whose parts it does. Then it does. A part of which only some pages were given is no better than
+/// another: these may have rotted.
 fn those_that_help(
     shares: &super::read::Shares,
     parts: &[Part],
     whole: &mut AlignedBuffer,
     verify: Verify<'_>,
 ) -> Option<Vec<Part>> {
-    let with: Vec<Part> = parts.iter().filter(|part| shares.has(part)).copied().collect();
+    let is_suspect = |part: &&Part| match planted::is(Planted::SalvagedNotSuspected) {
+        true => shares.has(part),
+        false => shares.has_some(part),
+    };
+    let with: Vec<Part> = parts.iter().filter(is_suspect).copied().collect();
     let of_member =
         |member: usize| with.iter().filter(|part| part.place.member == member).copied().collect();
     let mut suspects: Vec<Vec<Part>> = with.iter().map(|part| vec![*part]).collect();

@@ -211,6 +211,11 @@ impl Shares {
     pub(super) fn has(&self, part: &Part) -> bool {
         self.of(part.place.member, part).is_some()
     }
+
+    /// Whether the member of a part gave any page of its rows.
+    pub(super) fn has_some(&self, part: &Part) -> bool {
+        self.answers.get(part.place.member).is_some_and(Result::is_ok)
+    }
 }
 
 /// Waits for a read.
