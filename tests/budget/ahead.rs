@@ -155,6 +155,43 @@ fn no_block_is_read_twice_ahead() {
     }
 }
 
+/// Goal: many who read in turn each find what was read ahead for them. Method: twelve streams.
+#[test]
+fn many_readers_take_turns() {
+    const READERS: u64 = 12;
+    let counted = Counted::new(POOL_BYTES, 14);
+    let part = 4 * MIB;
+    let files: Vec<Ino> = (0..READERS)
+        .map(|file| {
+            let name = format!("f{file}");
+            let ino = counted.make(counted.pool.root(), &name, FileKind::Regular);
+            for at in (0..part).step_by(1 << 20) {
+                let data = words(at, MIB);
+                counted.pool.write(&Caller::root(), ino, at, &data).expect("there is room");
+            }
+            ino
+        })
+        .collect();
+    let counted = open(&counted.close());
+    let cost = counted.cost(|| {
+        for offset in (0..part).step_by(64 << 10) {
+            for ino in &files {
+                let mut bytes = Vec::new();
+                let read = counted.pool.read(&Caller::root(), *ino, offset, 64 << 10, &mut bytes);
+                read.expect("it reads");
+                assert!(bytes == words(offset, 64 << 10));
+                counted.pool.run_deferred_work();
+            }
+        }
+    });
+    let read = data_reads(&cost);
+    println!("{READERS} streams of {part} bytes: {read:?}");
+    // The widest windows of all are more than may be held.
+    assert!(read.bytes <= READERS * part * 11 / 10, "{read:?}");
+    assert!(read.requests <= READERS * 20, "{read:?}");
+    readahead(&counted);
+}
+
 /// Goal: nothing is read for who reads here and there. Method: bytes that random reads ask for.
 #[test]
 fn nothing_is_read_ahead_of_random_reads() {

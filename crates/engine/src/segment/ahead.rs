@@ -1,10 +1,10 @@
 //! What was read of files before somebody asked for it, until somebody does.
 //!
 //! Who reads a file in even steps will most likely go on so ([`crate::vnode`] says when), and
-//! finds the next bytes here. They are used once: of the chunks that something was handed out of
-//! the last few stay, for a reader has not always come to a chunk's end, and where memory is short
-//! they go first, then what was read ahead first. So a stream that is read once takes little more
-//! than its window.
+//! finds the next bytes here. They are used once: of the chunks that were handed out whole the last
+//! few stay, for who reads parts of a block takes all of it each time. Where memory is short those
+//! go first that something was handed out of, then what was read ahead first. So a stream that is
+//! read once takes little more than its window.
 //!
 //! What is held is what [`super::chunks`] says (SC1 to SC3).
 //!
@@ -15,6 +15,7 @@
 //! device (`storage::device`).
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use format::geometry::Geometry;
 use format::ids::Place;
@@ -31,7 +32,7 @@ const AHEAD_BYTES_MAX: usize = 32 << 20;
 /// Of the memory for pages, the part that may be read ahead beside it.
 const CACHE_SHARE: usize = 8;
 
-/// Chunks that something was handed out of and that stay: one of each stream of four, and the next.
+/// Chunks all of which was handed out and that stay.
 const USED_CHUNKS_MAX: usize = 8;
 
 /// What reading ahead has done so far.
@@ -67,6 +68,16 @@ pub(crate) enum Looked {
     /// Somebody is reading it, or a part of it.
     Coming,
     Nothing,
+}
+
+/// What came of beginning to read ahead.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    Fill(Fill),
+    /// All of it is held, or being read.
+    Held,
+    /// Its content may change, there is no room, or it lies nowhere.
+    Refused,
 }
 
 /// Bytes that were read ahead, bounded.
@@ -139,24 +150,19 @@ impl Ahead {
         state.take(extent)
     }
 
-    /// Begins to read ahead what nobody has or reads already of `extent`, in whole pages; `None` if
-    /// there is no room, or its content may change.
-    pub(crate) fn begin(&self, extent: Extent) -> Option<Fill> {
+    /// Begins to read ahead what nobody has or reads already of `extent`, in whole pages.
+    pub(crate) fn begin(&self, extent: Extent) -> Begun {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let (place, page) = (extent.place, self.page_fragments);
-        // A pointer may name any place.
-        let first = place.fragment();
-        let segment_end =
-            (first - first % self.segment_fragments).checked_add(self.segment_fragments)?;
-        let mut start = first - first % page;
-        let mut end = first.checked_add(extent.fragments)?.checked_next_multiple_of(page)?;
-        if end > segment_end || state.chunks.is_open(place) {
-            return None;
+        let Some((within, mut start, mut end)) = self.pages_of(extent) else {
+            return Begun::Refused;
+        };
+        if state.chunks.is_open(extent.place) {
+            return Begun::Refused;
         }
+        let place = extent.place;
         let at = |fragment: u32| Place::new(place.disk_group(), place.group(), fragment);
-        let segment_start = at(segment_end - self.segment_fragments);
-        for other in state.chunks.taken(segment_start, at(segment_end)) {
+        for other in state.chunks.taken(at(within.start), at(within.end)) {
             let (from, to) = (other.place.fragment(), other.place.fragment() + other.fragments);
             if from <= start {
                 start = start.max(to);
@@ -164,13 +170,25 @@ impl Ahead {
                 end = end.min(from);
             }
         }
-        let fragments = end.checked_sub(start).filter(|fragments| *fragments > 0)?;
+        let Some(fragments) = end.checked_sub(start).filter(|fragments| *fragments > 0) else {
+            return Begun::Held;
+        };
         let coming = state.chunks.coming_bytes() + state.chunks.memory_for(fragments);
         if coming > self.limit_bytes() {
-            return None;
+            return Begun::Refused;
         }
         state.make_room(self.limit_bytes() - coming);
-        Some(state.chunks.begin(Extent { place: at(start), fragments }))
+        Begun::Fill(state.chunks.begin(Extent { place: at(start), fragments }))
+    }
+
+    /// Returns the fragments of the segment that `extent` lies in, and where its pages begin and
+    /// end; `None`: in none, for a pointer may name any place.
+    fn pages_of(&self, extent: Extent) -> Option<(Range<u32>, u32, u32)> {
+        let (first, page) = (extent.place.fragment(), self.page_fragments);
+        let segment_start = first - first % self.segment_fragments;
+        let segment_end = segment_start.checked_add(self.segment_fragments)?;
+        let end = first.checked_add(extent.fragments)?.checked_next_multiple_of(page)?;
+        (end <= segment_end).then_some((segment_start..segment_end, first - first % page, end))
     }
 
     /// Ends a read: `data` is what the device brought, if it did.
@@ -214,10 +232,16 @@ impl State {
         self.counts.used_bytes += more * wide(self.chunks.bytes_of(1));
         self.used.retain(|used| *used != start);
         self.used.push_back(start);
-        if self.used.len() > USED_CHUNKS_MAX
-            && let Some(oldest) = self.used.pop_front()
+        let is_used_up = |place: &Place| {
+            let chunk = self.chunks.get(*place);
+            chunk.is_some_and(|chunk| chunk.used_fragments >= chunk.fragments.into())
+        };
+        let mut used_up = self.used.iter().copied().filter(is_used_up);
+        let oldest = used_up.next();
+        if used_up.count() >= USED_CHUNKS_MAX
+            && let Some(oldest) = oldest
         {
-            self.chunks.remove(oldest);
+            self.remove(oldest);
         }
         Some(held)
     }
@@ -263,8 +287,15 @@ mod tests {
         Extent { place: Place::new(0, 1, 2 * 256 + fragment), fragments }
     }
 
+    fn begun(ahead: &Ahead, extent: Extent) -> Fill {
+        match ahead.begin(extent) {
+            Begun::Fill(fill) => fill,
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn bring(ahead: &Ahead, extent: Extent) {
-        let fill = ahead.begin(extent).expect("nobody has it");
+        let fill = begun(ahead, extent);
         let length = crate::convert::index(fill.extent.fragments) * FRAGMENT_BYTES;
         ahead.end(&fill, Some(&AlignedBuffer::zeroed(length).into()));
     }
@@ -297,9 +328,9 @@ mod tests {
     fn nothing_of_a_segment_that_was_opened_is_handed_out() {
         let ahead = ahead();
         bring(&ahead, at(8, 16));
-        let coming = ahead.begin(at(40, 8)).expect("nobody has it");
+        let coming = begun(&ahead, at(40, 8));
         ahead.opened(SEGMENT);
-        assert!(ahead.begin(at(80, 8)).is_none(), "its content changes");
+        assert!(matches!(ahead.begin(at(80, 8)), Begun::Refused), "its content changes");
         ahead.closed(SEGMENT);
         let length = 8 * FRAGMENT_BYTES;
         ahead.end(&coming, Some(&AlignedBuffer::zeroed(length).into()));
@@ -323,10 +354,10 @@ mod tests {
     fn memory_is_bounded_and_nothing_is_read_twice() {
         let ahead = ahead();
         bring(&ahead, at(8, 16));
-        let before = ahead.begin(at(4, 24)).expect("a part of it is new");
+        let before = begun(&ahead, at(4, 24));
         assert_eq!(before.extent, at(4, 4), "what lies before what is held");
         ahead.end(&before, None);
-        assert!(ahead.begin(at(12, 4)).is_none(), "all of it is held");
+        assert!(matches!(ahead.begin(at(12, 4)), Begun::Held), "all of it is held");
         for segment in 3..12 {
             bring(&ahead, Extent { place: Place::new(0, 1, 256 * segment), fragments: 256 });
             let counts = ahead.counts();
@@ -335,16 +366,16 @@ mod tests {
         assert!(ahead.take(at(8, 16)).is_none(), "it came first");
         let whole = Extent { place: Place::new(0, 2, 0), fragments: 256 };
         let coming = [whole, Extent { place: Place::new(0, 2, 256), ..whole }];
-        let coming = coming.map(|extent| ahead.begin(extent).expect("there is room"));
+        let coming = coming.map(|extent| begun(&ahead, extent));
         let more = Extent { place: Place::new(0, 2, 512), fragments: 1 };
-        assert!(ahead.begin(more).is_none(), "as much as may be is being read");
+        assert!(matches!(ahead.begin(more), Begun::Refused), "as much as may be is being read");
         coming.iter().for_each(|fill| ahead.end(fill, None));
     }
 
     #[test]
     fn who_asks_for_what_is_being_read_waits_for_it() {
         let ahead = ahead();
-        let fill = ahead.begin(at(8, 16)).expect("nobody has it");
+        let fill = begun(&ahead, at(8, 16));
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| ahead.take(at(12, 4)).map(|(_, lead)| lead));
             while !reader.is_finished() && ahead.state.lock().counts.waits == 0 {
@@ -366,7 +397,7 @@ mod tests {
                         let place = Place::new(disk_group, group, fragment);
                         let extent = Extent { place, fragments };
                         assert!(ahead.take(extent).is_none());
-                        if let Some(fill) = ahead.begin(extent) {
+                        if let Begun::Fill(fill) = ahead.begin(extent) {
                             ahead.end(&fill, None);
                         }
                     }

@@ -33,7 +33,7 @@ mod stream;
 
 pub(crate) use after_crash::{LostBlock, read_segment, summarise_log_data};
 pub use ahead::ReadaheadCounts;
-pub(crate) use ahead::{Ahead, Looked};
+pub(crate) use ahead::{Ahead, Begun, Looked};
 pub use cache::SegmentCacheCounts;
 pub(crate) use cache::{Nearby, SMALL_FILE_BYTES};
 pub(crate) use chunks::Fill;

@@ -236,6 +236,11 @@ impl Core {
         for (request, ticket) in requests.iter_mut().zip(tickets) {
             request.ticket = Some(ticket);
         }
+        if ways.iter().any(|way| matches!(way, Way::Coming)) {
+            // Before anybody else is waited for: a device may begin only when it is asked how far
+            // it is, and its deadline has begun.
+            requests.iter_mut().for_each(Request::settle);
+        }
         let mut ways = ways.into_iter().zip(of_runs);
         for (index, plan) in plans.iter().enumerate() {
             let read = match plan {

@@ -36,7 +36,7 @@ use super::read::RUN_BYTES_MAX;
 use super::{Core, Files};
 use crate::alloc::Extent;
 use crate::convert::index_wide;
-use crate::segment::{Ahead, Fill};
+use crate::segment::{Ahead, Begun, Fill};
 use crate::sync::Mutex;
 
 /// Parts of the table of readers, by file.
@@ -67,6 +67,8 @@ pub(super) struct Step {
 /// Somebody who reads a file in even steps, as far as is known.
 #[derive(Clone, Copy, Debug)]
 struct Reader {
+    /// When it was first known: no other of its part of the table has the same.
+    number: u64,
     last: Step,
     /// From the start of one read to that of the next; 0: not known.
     distance: i64,
@@ -87,6 +89,7 @@ struct Reader {
 impl Reader {
     fn new(step: Step, distance: i64, used: u64) -> Reader {
         Reader {
+            number: used,
             last: step,
             distance,
             in_row: u32::from(distance != 0),
@@ -131,6 +134,7 @@ impl Reader {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Coming {
     ino: Ino,
+    reader: u64,
     ranges: Vec<Range<u64>>,
 }
 
@@ -246,15 +250,16 @@ impl Steps {
             let ranges: Vec<_> = steps.map_while(|steps| reader.at(steps)).collect();
             reader.ahead_steps = reader.window_steps;
             if !ranges.is_empty() {
-                return Some(Coming { ino: step.ino, ranges });
+                return Some(Coming { ino: step.ino, reader: reader.number, ranges });
             }
         }
     }
 
-    /// Takes back that a window of `ino` is read ahead: nothing of it is.
-    fn give_up(&self, ino: Ino) {
-        let mut shard = self.shard(ino).lock();
-        for reader in shard.readers.iter_mut().filter(|reader| reader.last.ino == ino) {
+    /// Takes back that a window is read ahead: nothing of it is.
+    fn give_up(&self, coming: &Coming) {
+        let mut shard = self.shard(coming.ino).lock();
+        let is_it = |reader: &&mut Reader| reader.number == coming.reader;
+        if let Some(reader) = shard.readers.iter_mut().find(is_it) {
             reader.ahead_steps = 0;
         }
     }
@@ -332,29 +337,35 @@ impl Core {
     pub(crate) fn read_ahead_of_readers(&self) {
         let Some(_filler) = self.steps.begin() else { return };
         let Some(coming) = self.steps.next() else { return };
-        let is_begun = self.enter(coming.ino).is_ok_and(|files| files.read_steps(&coming));
-        if !is_begun {
-            self.steps.give_up(coming.ino);
+        let is_refused = self.enter(coming.ino).is_ok_and(|files| !files.read_steps(&coming));
+        if is_refused {
+            self.steps.give_up(&coming);
         }
     }
 }
 
 impl Files<'_> {
-    /// Returns whether any of it is read.
+    /// Returns whether any of it is read, or nothing need be.
     ///
     /// What a member did not give is read again by who asks for it, who has pointers to mend it by
     /// ([`super::read`]).
     fn read_steps(&self, coming: &Coming) -> bool {
-        let extents = self.extents_of(coming);
+        let Some(extents) = self.extents_of(coming) else { return false };
         let ahead = &self.segments.ahead;
-        let fillings = extents.into_iter().filter_map(|extent| ahead.begin(extent));
-        let fillings: Vec<_> = fillings.map(|fill| Filling { ahead, fill, data: None }).collect();
+        let (mut fillings, mut is_refused) = (Vec::new(), false);
+        for extent in extents {
+            match ahead.begin(extent) {
+                Begun::Fill(fill) => fillings.push(Filling { ahead, fill, data: None }),
+                Begun::Held => {}
+                Begun::Refused => is_refused = true,
+            }
+        }
         let wanted = fillings.iter().map(|filling| {
             let Extent { place, fragments } = filling.fill.extent;
             (place, self.stored_bytes(fragments))
         });
         let volume = &self.store.volume;
-        let is_any = !fillings.is_empty();
+        let is_refused = is_refused && fillings.is_empty();
         let mut errors = volume.read_errors();
         let tickets = volume.submit_reads(Purpose::Data, wanted);
         for (filling, ticket) in fillings.into_iter().zip(tickets) {
@@ -364,14 +375,14 @@ impl Files<'_> {
                 std::mem::replace(&mut errors, now) == now || planted::is(Planted::AheadNotMended);
             filling.end(data.filter(|_| is_good));
         }
-        is_any
+        !is_refused
     }
 
-    /// Returns where what is read ahead lies. A copy: nothing is locked when this returns.
-    fn extents_of(&self, coming: &Coming) -> Vec<Extent> {
-        let Some(vnode) = self.table.find(coming.ino) else { return Vec::new() };
-        // Who writes is not waited for.
-        let Some(state) = vnode.state.try_read() else { return Vec::new() };
+    /// Returns where what is read ahead lies. A copy: nothing is locked when this returns. `None`:
+    /// somebody writes, and is not waited for.
+    fn extents_of(&self, coming: &Coming) -> Option<Vec<Extent>> {
+        let Some(vnode) = self.table.find(coming.ino) else { return Some(Vec::new()) };
+        let state = vnode.state.try_read()?;
         let mut extents = Vec::new();
         for range in joined(&coming.ranges) {
             let range = range.start..range.end.min(state.size_bytes);
@@ -382,7 +393,7 @@ impl Files<'_> {
             let Ok(plan) = self.plan_range(&state, range) else { break };
             extents.extend(plan.extents());
         }
-        extents
+        Some(extents)
     }
 }
 
@@ -479,6 +490,22 @@ mod tests {
         [40, 30].into_iter().for_each(note);
         let next = steps.next().expect("half of the window was used");
         assert_eq!(next.ranges.first(), Some(&(50..60)));
+    }
+
+    /// One of two readers of a file has nothing read ahead; the other goes on.
+    #[test]
+    fn who_is_given_up_is_one_reader() {
+        let steps = Steps::default();
+        let note = |offset| steps.note(Step { ino: INO, offset, length_bytes: 10 }, true, LIMIT);
+        [0, 1_000, 10, 1_010, 20, 1_020].into_iter().for_each(note);
+        let (first, second) = (steps.next().expect("one"), steps.next().expect("the other"));
+        assert_ne!(first.reader, second.reader);
+        steps.give_up(&first);
+        let ahead = |reader| {
+            let shard = steps.shard(INO).lock();
+            shard.readers.iter().find(|it| it.number == reader).map(|it| it.ahead_steps)
+        };
+        assert_eq!((ahead(first.reader), ahead(second.reader)), (Some(0), Some(2)));
     }
 
     #[test]

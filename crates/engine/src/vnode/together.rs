@@ -69,6 +69,13 @@ impl Request {
         Request { extent, runs: 1, ticket: None, answer: None }
     }
 
+    /// Waits for the answer, and keeps it for its runs.
+    pub(super) fn settle(&mut self) {
+        if self.answer.is_none() && self.ticket.is_some() {
+            self.answer = Some(self.wait());
+        }
+    }
+
     /// Waits for the answer, on behalf of one of the runs.
     pub(super) fn wait(&mut self) -> FsResult<SharedBytes> {
         if let Some(answer) = &self.answer {
