@@ -107,8 +107,8 @@ fn a_check_begins_pages_as_a_member_has_them_that_is_good() {
 }
 
 /// Goal: what has rotted on one member, data, summaries and metadata alike, is taken from the
-/// others by whoever puts what the log has beside it, and by whoever reads it then. Method: every page of
-/// one member behind the log turns over a bit.
+/// others by whoever puts what the log has beside it, and by whoever reads it then. Method: every
+/// page of one member behind the log turns over a bit.
 #[test]
 fn a_mount_takes_what_has_rotted_from_the_rest_of_its_rows() {
     for base in [new_mirror(2), new_raid5(3), new_raid5(5)] {
