@@ -46,6 +46,7 @@
 //!
 //! [`FileSystem`]: engine::vnode::api::FileSystem
 
+mod given;
 mod kernel;
 mod mount;
 pub mod mountpoint;

@@ -342,6 +342,51 @@ pub enum Request<'a> {
     Decline(Declined),
 }
 
+impl Request<'_> {
+    /// Returns the files that it asks about. Those of which it gives references back are none.
+    pub(super) fn nodes(&self) -> [Option<NodeId>; 2] {
+        match self {
+            Request::Lookup { parent: node, .. }
+            | Request::GetAttr { node }
+            | Request::Statx { node }
+            | Request::SetAttr { node, .. }
+            | Request::ReadLink { node }
+            | Request::MakeNode { parent: node, .. }
+            | Request::Open { node }
+            | Request::Create { parent: node, .. }
+            | Request::Tmpfile { parent: node, .. }
+            | Request::Symlink { parent: node, .. }
+            | Request::Unlink { parent: node, .. }
+            | Request::Rmdir { parent: node, .. }
+            | Request::Write { node, .. }
+            | Request::ReadDir { node, .. }
+            | Request::GetXattr { node, .. }
+            | Request::ListXattr { node, .. }
+            | Request::SetXattr { node, .. }
+            | Request::RemoveXattr { node, .. }
+            | Request::Fallocate { node, .. }
+            | Request::Seek { node, .. } => [Some(*node), None],
+            Request::Link { node, parent, .. } => [Some(*node), Some(*parent)],
+            Request::Rename { source, target, .. } => [Some(source.0), Some(target.0)],
+            Request::CopyRange { source, target, .. } => [Some(source.0), Some(target.0)],
+            Request::Forget { .. } | Request::StatFs | Request::Decline(_) => [None, None],
+        }
+    }
+
+    /// Whether its answer takes a reference on one file.
+    pub(super) fn takes_reference(&self) -> bool {
+        matches!(
+            self,
+            Request::Lookup { .. }
+                | Request::MakeNode { .. }
+                | Request::Create { .. }
+                | Request::Tmpfile { .. }
+                | Request::Symlink { .. }
+                | Request::Link { .. }
+        )
+    }
+}
+
 /// A read of data. It is no [`Request`], for it is asked for with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {

@@ -19,6 +19,7 @@ use engine::vnode::api::{
 };
 use rustix::io::Errno;
 
+use super::given::Given;
 use super::protocol::{
     Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ReadRequest, Reply, Request,
     Sender,
@@ -53,6 +54,8 @@ struct Acting {
     caller: Caller,
     /// The same where what is read does not tell.
     unseen: Caller,
+    /// What its kernel may ask about.
+    given: Given,
 }
 
 /// Is told what came of a read: its number, and the bytes as pieces that follow one another, or the
@@ -102,13 +105,14 @@ impl Server {
 
     /// Returns a server that does all as one user, and checks what that one may do: who mounts in a
     /// user namespace says as whom the kernel asks. It makes no device, and no program that runs as
-    /// another.
+    /// another. It answers for what it has named alone, for whoever has mounted may say any number.
     #[must_use]
     pub fn acting_as(self, uid: u32, gid: u32, groups: Vec<u32>) -> Server {
         let caller = Caller::checked(uid, gid, groups);
         let mut unseen = caller.clone();
         unseen.keeps_atime = true;
-        Server { acting: Some(Acting { caller, unseen }), ..self }
+        let given = Given::new(&self.fs, self.numbers);
+        Server { acting: Some(Acting { caller, unseen, given }), ..self }
     }
 
     /// Returns a server of a fileset that others change too (FU7), as `viewer` hears.
@@ -183,13 +187,34 @@ impl Server {
         // of fallocate(2) and copy_file_range(2).
         let mut caller = match &self.acting {
             None => Caller::checked_by_kernel(sender.uid, sender.gid),
+            Some(acting) if !acting.given.has_all_of(&request) => {
+                return Reply::Error(Errno::STALE);
+            }
+            Some(acting) if request.takes_reference() && acting.given.is_full() => {
+                return Reply::Error(Errno::NFILE);
+            }
             Some(acting) if self.gives_rights(acting, &request) => {
                 return Reply::Error(Errno::PERM);
             }
             Some(acting) => acting.caller.clone(),
         };
         caller.keeps_atime = self.keeps_atime;
-        self.dispatch(&caller, sender.thread, request, scratch).unwrap_or_else(Reply::Error)
+        let reply = self.dispatch(&caller, sender.thread, request, scratch);
+        if let (Some(given), Ok(Reply::Entry(node) | Reply::Created(node))) = (self.given(), &reply)
+        {
+            given.add(node.id);
+        }
+        reply.unwrap_or_else(Reply::Error)
+    }
+
+    /// Returns what its kernel may ask about; `None`: whatever it likes.
+    fn given(&self) -> Option<&Given> {
+        self.acting.as_ref().map(|acting| &acting.given)
+    }
+
+    /// Whether all is done as one user.
+    pub(super) fn is_of_one_user(&self) -> bool {
+        self.acting.is_some()
     }
 
     /// Whether what is asked for makes a device, or a program that runs as another.
@@ -221,6 +246,20 @@ impl Server {
 
     /// Reads what each of `asked` says, and tells once what came of it.
     pub fn read(&self, asked: &[ReadRequest], told: &mut Told<'_>) {
+        let is_known = |it: &ReadRequest| self.given().is_none_or(|given| given.has(it.node));
+        if asked.iter().all(is_known) {
+            return self.read_known(asked, told);
+        }
+        for (index, one) in asked.iter().enumerate() {
+            if is_known(one) {
+                self.read_known(std::slice::from_ref(one), &mut |_, read| told(index, read));
+            } else {
+                told(index, Err(Errno::STALE));
+            }
+        }
+    }
+
+    fn read_known(&self, asked: &[ReadRequest], told: &mut Told<'_>) {
         let reads: Vec<ReadAsked<'_>> = asked
             .iter()
             .map(|asked| ReadAsked {
@@ -249,6 +288,9 @@ impl Server {
         data_only: bool,
         told: impl FnOnce(Result<(), Errno>) + Send + 'static,
     ) {
+        if self.given().is_some_and(|given| !given.has(node)) {
+            return told(Err(Errno::STALE));
+        }
         let ino = self.numbers.ino_of(node);
         let told = move |done: FsResult<()>| told(done.map_err(|e| errno("fsync", ino, &e)));
         let caller = self.acting.as_ref().map_or(&KERNEL, |acting| &acting.caller);
@@ -265,7 +307,10 @@ impl Server {
         match request {
             Request::Lookup { parent, name } => self.lookup((caller, thread), parent, name),
             Request::Forget { node, count } => {
-                self.fs.forget(self.numbers.ino_of(node), count);
+                let count = self.given().map_or(count, |given| given.take(node, count));
+                if count > 0 {
+                    self.fs.forget(self.numbers.ino_of(node), count);
+                }
                 Ok(Reply::Silence)
             }
             Request::GetAttr { node } => self.get_attr(caller, node).map(Reply::Attr),
@@ -569,7 +614,7 @@ impl Server {
         listing: &mut dyn Listing,
     ) -> Result<Reply<'static>, Errno> {
         let directory = self.numbers.ino_of(node);
-        if with_nodes {
+        if with_nodes && !self.given().is_some_and(Given::is_full) {
             return self.read_dir_with_nodes(caller, directory, cookie, listing);
         }
         let mut each = |entry: &DirEntry| listing.add(self.listed(entry), None);
@@ -588,6 +633,9 @@ impl Server {
             let node = attr.map(|attr| self.node_of(attr.clone()));
             let fits = listing.add(self.listed(entry), node.as_ref());
             is_empty &= !fits;
+            if let (true, Some(given), Some(node)) = (fits, self.given(), &node) {
+                given.add(node.id);
+            }
             fits
         };
         match self.fs.readdir_plus(caller, directory, cookie, &mut each) {

@@ -6,7 +6,7 @@
 //! | `PARALLEL_DIROPS`, `ASYNC_READ` | yes | the server is multi-threaded |
 //! | `ASYNC_DIO` | no | behind an asynchronous direct write the kernel drops no page (FU6) |
 //! | `BIG_WRITES`, `MAX_PAGES` | yes | requests of 1 MiB |
-//! | `EXPORT_SUPPORT` | yes | handles survive a restart (FU2) |
+//! | `EXPORT_SUPPORT` | but of one user's | handles survive a restart (FU2), and have no path |
 //! | `CACHE_SYMLINKS` | yes | what a link says never changes |
 //! | `EXPLICIT_INVAL_DATA` | where it is alone | only the kernel changes things (FU1) |
 //! | `NO_OPEN_SUPPORT`, `NO_OPENDIR_SUPPORT` | where it is alone | `ENOSYS` then ends opens |
@@ -45,6 +45,8 @@ pub(super) struct Requested {
     pub(super) has_queues: bool,
     /// Whether others change the files too.
     pub(super) is_shared: bool,
+    /// Whether it answers for what it has named alone (GN1).
+    pub(super) is_of_one_user: bool,
 }
 
 /// How the handshake goes on.
@@ -101,9 +103,11 @@ fn wanted(requested: Requested) -> u64 {
         | flag::ASYNC_READ
         | flag::BIG_WRITES
         | flag::MAX_PAGES
-        | flag::EXPORT_SUPPORT
         | flag::CACHE_SYMLINKS
         | flag::HANDLE_KILLPRIV_V2;
+    if !requested.is_of_one_user {
+        wanted |= flag::EXPORT_SUPPORT;
+    }
     if requested.is_shared {
         wanted |= flag::AUTO_INVAL_DATA;
     } else {
@@ -194,6 +198,17 @@ mod tests {
         let both = alone | flag::AUTO_INVAL_DATA;
         assert_eq!(asked(false) & both, alone);
         assert_eq!(asked(true) & both, flag::AUTO_INVAL_DATA);
+    }
+
+    /// Goal: no handle is made where a number that no reply has named is not answered (GN1).
+    #[test]
+    fn a_mount_of_one_user_has_no_handles() {
+        let has_handles = |is_of_one_user| {
+            let requested = Requested { is_of_one_user, ..Requested::default() };
+            let (out, _) = agreed(45, u64::MAX, requested);
+            u64::from(out.flags) & flag::EXPORT_SUPPORT != 0
+        };
+        assert!(has_handles(false) && !has_handles(true));
     }
 
     #[test]

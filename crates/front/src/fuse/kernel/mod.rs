@@ -119,6 +119,7 @@ impl KernelTransport {
             has_acls: server.has_acls(),
             has_queues: queues.is_ok(),
             is_shared: server.viewer().is_some(),
+            is_of_one_user: server.is_of_one_user(),
         };
         let dialect = shake_hands(&device, requested)?;
         let queues = queues.and_then(|queues| match dialect.has_queues {
