@@ -246,33 +246,60 @@ fn places_of(images: &[Image], bytes: &[u8]) -> Vec<Vec<(usize, u64)>> {
     places
 }
 
+/// Pages of a block.
+pub(crate) const BLOCK_PAGES: usize = 4;
+/// No whole number of units: the next file begins within one.
+pub(crate) const FILE_BYTES: usize = 44 << 10;
+
+/// A pool that was closed, and where the pages of its files lie.
+pub(crate) struct Closed {
+    pub(crate) images: Vec<Image>,
+    pub(crate) files: Vec<Vec<u8>>,
+    places: Vec<Vec<Vec<(usize, u64)>>>,
+}
+
+impl Closed {
+    /// Returns where each page lies that is like no other.
+    pub(crate) fn pages(&self) -> Vec<(usize, u64)> {
+        let single = self.places.iter().flatten().filter(|of| of.len() == 1);
+        single.map(|of| of[0]).collect()
+    }
+}
+
+pub(crate) fn name(file: usize) -> String {
+    format!("file{file}")
+}
+
+/// Returns members of a pool with files whose blocks begin within units.
+pub(crate) fn closed(count: usize) -> Closed {
+    let devices = reopened(&new_raid5(count), &(0..count).collect::<Vec<_>>());
+    let pool = open(&devices).expect("it is new");
+    let files: Vec<Vec<u8>> = (0..4).map(|file| distinct(file, FILE_BYTES)).collect();
+    for (file, bytes) in files.iter().enumerate() {
+        // None alone: each flush fills a row up.
+        let (caller, new) = (Caller::root(), NewInode::new(FileKind::Regular, 0o644));
+        let made = pool.create(&caller, pool.root(), name(file).as_bytes(), new, None);
+        let ino = made.expect("there is room").ino;
+        pool.write(&caller, ino, 0, bytes).expect("there is room");
+    }
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let images: Vec<Image> = devices.iter().map(|device| device.image()).collect();
+    let places = files.iter().map(|bytes| places_of(&images, bytes)).collect();
+    Closed { images, files, places }
+}
+
 /// Goal: with a member away, a bad sector costs a block nothing if it lies at no byte of a member
 /// at which the block has what is away, or what is bad. Method: files whose last block is no whole
 /// number of units, so that the next begin within one. Each page is bad in turn, and each block is
 /// read at once.
 #[test]
 fn a_bad_sector_beside_a_block_costs_nothing_of_it() {
-    const BLOCK_PAGES: usize = 4;
-    const FILE_BYTES: usize = 44 << 10;
     let (mut given, mut lost) = (0, 0);
     for count in [3, 4, 5] {
-        let devices = reopened(&new_raid5(count), &(0..count).collect::<Vec<_>>());
-        let pool = open(&devices).expect("it is new");
-        let name = |file: usize| format!("file{file}");
-        let files: Vec<Vec<u8>> = (0..4).map(|file| distinct(file, FILE_BYTES)).collect();
-        for (file, bytes) in files.iter().enumerate() {
-            // None alone: each flush fills a row up.
-            let (caller, new) = (Caller::root(), NewInode::new(FileKind::Regular, 0o644));
-            let made = pool.create(&caller, pool.root(), name(file).as_bytes(), new, None);
-            let ino = made.expect("there is room").ino;
-            pool.write(&caller, ino, 0, bytes).expect("there is room");
-        }
-        pool.close().expect("nothing fails");
-        drop(pool);
-        let images: Vec<Image> = devices.iter().map(|device| device.image()).collect();
-        let places: Vec<_> = files.iter().map(|bytes| places_of(&images, bytes)).collect();
-        let known = places.iter().flatten().filter(|of| of.len() == 1).map(|of| of[0]);
-        let known: Vec<(usize, u64)> = known.collect();
+        let closed = closed(count);
+        let known = closed.pages();
+        let Closed { images, files, places } = closed;
         for away in 0..count {
             for &bad in known.iter().filter(|(member, _)| *member != away) {
                 let pool = open(&with_bad(&images, Some(away), &[bad])).expect("it was closed");

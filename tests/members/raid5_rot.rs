@@ -1,16 +1,21 @@
 //! A member of a pool in stripes that has bad sectors and rot at once: the others have all that it
-//! has.
+//! has, and a check says of each block what a mount makes of it.
 
+use engine::vnode::api::{Caller, FileSystem};
 use engine::{CreateOptions, Pool};
+use format::defect::DefectCode;
 use format::ids::Place;
+use format::members::Layout;
 use runtime::clock::ManualClock;
 use storage::device::sim::{Fault, FaultPlan, Image};
 use storage::device::{AlignedBuffer, Device, Operation, Purpose, SharedBytes};
 use storage::volume::{Opening, Volume};
 
 use super::raid5::{LAYOUT, MEMBER_BYTES};
-use super::raid5_known::content;
-use super::{Devices, devices_of, shared};
+use super::raid5_both::{BLOCK_PAGES, Closed, FILE_BYTES, closed, name};
+use super::raid5_known::{content, with_bad};
+use super::rebuild::open;
+use super::{Devices, devices_of, put, shared};
 
 const PAGE: usize = 4096;
 const PAGE_WIDE: u64 = 4096;
@@ -89,5 +94,99 @@ fn what_one_member_has_bad_and_rotten_comes_from_the_others() {
                 others[at + 1..].iter().for_each(|&two| block.harm(bad, &[one, two]));
             }
         }
+    }
+}
+
+/// Returns which blocks of the files a pool gives; none as what it is not.
+fn given(devices: &Devices, closed: &Closed, what: &str) -> Vec<bool> {
+    let pool = open(devices).expect("it was closed");
+    let mut given = Vec::new();
+    for (file, bytes) in closed.files.iter().enumerate() {
+        let attr = pool.lookup(&Caller::root(), pool.root(), name(file).as_bytes());
+        let ino = attr.expect("it is there").ino;
+        for (block, bytes) in bytes.chunks(BLOCK_PAGES * PAGE).enumerate() {
+            let start = u64::try_from(block * BLOCK_PAGES * PAGE).expect("small");
+            let mut found = Vec::new();
+            let read = pool.read(&Caller::root(), ino, start, bytes.len(), &mut found);
+            assert!(read.is_err() || found == bytes, "{what}: {file}, {block} is another");
+            given.push(read.is_ok());
+        }
+    }
+    given
+}
+
+/// Returns how many blocks a check finds lost; it finds nothing else.
+fn told(devices: &Devices, what: &str) -> usize {
+    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let (volume, _) = Volume::open_members(opening).expect("it was closed");
+    let report = check::run(volume.device().clone(), check::Options::default(), &mut |_| ());
+    let is_block = |code: &DefectCode| matches!(code, DefectCode::IO001 | DefectCode::MP005);
+    assert!(report.counts.keys().all(is_block), "{what}: {}", report.to_text());
+    usize::try_from(report.defect_count()).expect("few")
+}
+
+/// Goal: a check calls those blocks lost that a mount cannot read, no more and no less. Method: a
+/// member is away, or none, and each page of the files is bad in turn; without a member away a
+/// second one is bad, or has rotted.
+#[test]
+fn a_check_finds_lost_what_a_mount_cannot_read() {
+    let (mut whole, mut harmed) = (0, 0);
+    let closed = closed(3);
+    let pages = closed.pages();
+    let mut cases = Vec::new();
+    for away in 0..3 {
+        let others = pages.iter().filter(|(member, _)| *member != away);
+        cases.extend(others.map(|bad| (Some(away), vec![*bad], vec![])));
+    }
+    for (at, &one) in pages.iter().enumerate() {
+        for &two in pages.iter().skip(at + 1).take(7) {
+            cases.push((None, vec![one, two], vec![]));
+            cases.push((None, vec![one], vec![two]));
+        }
+    }
+    for (away, bad, rotten) in cases {
+        let what = format!("{away:?} away, {bad:?} bad, {rotten:?} rotten");
+        let mut images = closed.images.clone();
+        rotten.iter().for_each(|(member, offset)| images[*member].flip(offset + 9, 2));
+        let lost = told(&with_bad(&images, away, &bad), &what);
+        let given = given(&with_bad(&images, away, &bad), &closed, &what);
+        assert_eq!(lost, given.iter().filter(|given| !**given).count(), "{what}");
+        (whole, harmed) = (whole + usize::from(lost == 0), harmed + usize::from(lost > 0));
+    }
+    println!("{whole} whole, {harmed} harmed");
+    assert!(whole > 100 && harmed > 20, "{whole} {harmed}");
+}
+
+/// Goal: a block of which all units of one member have rotted is no defect. Method: units of one
+/// page, so that a block lies in several rows.
+#[test]
+fn rot_in_all_units_of_a_member_is_no_defect() {
+    let count = 3;
+    let devices = devices_of(vec![Image::blank(MEMBER_BYTES); count]);
+    let mut options = CreateOptions::new(MEMBER_BYTES, [6; 64]);
+    options.geometry.journal_bytes = Some(1 << 20);
+    let layout = Layout::Raid5 { unit_shift: 12 };
+    Pool::create_on(&shared(&devices), layout, &ManualClock::new(), &options)
+        .expect("a pool in stripes fits");
+    let bytes = content(1, FILE_BYTES);
+    let pool = open(&devices).expect("it is new");
+    put(&pool, "file0", &bytes).expect("there is room");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let images: Vec<Image> = devices.iter().map(|device| device.image()).collect();
+    for member in 0..count {
+        let mut rotten = images.clone();
+        let mut pages = 0;
+        images[member].for_each_page(|offset, found| {
+            if bytes.chunks(PAGE).any(|page| page == found) {
+                rotten[member].flip(offset + 5, 1);
+                pages += 1;
+            }
+        });
+        assert!(pages > 2, "{pages}");
+        let what = format!("all of {member} has rotted");
+        assert_eq!(told(&devices_of(rotten.clone()), &what), 0, "{what}");
+        let pool = open(&devices_of(rotten)).expect("it was closed");
+        assert!(super::get(&pool, "file0").is_some_and(|found| found == bytes), "{what}");
     }
 }

@@ -359,6 +359,7 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "raid5_rot::what_one_member_has_bad_and_rotten_comes_from_the_others",
     ),
+    ("UnreadTakenForLost", "members", "raid5_rot::a_check_finds_lost_what_a_mount_cannot_read"),
     (
         "StripeLostAsZeros",
         "members",

@@ -18,9 +18,10 @@ use format::ids::{Epoch, Place};
 use format::page::{PAGE_BYTES, PageBytes};
 use format::pointer::BlockPointer;
 use format::summary::{Summary, SummaryKind};
+use runtime::planted::{self, Planted};
 use storage::device::{DeviceError, Purpose};
 
-use crate::convert::{index_of, to_u64, to_usize};
+use crate::convert::{index_of, to_usize};
 use crate::reader::Reader;
 use crate::space::StatedSegment;
 use crate::tree::Tree;
@@ -142,23 +143,26 @@ impl Check<'_> {
         let &BlockWaiting { subject, index, pointer } = block;
         self.advance(u64::from(pointer.fragments));
         let place = Some(pointer.place);
-        let bytes = match read {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                let what = format!("block {index}: {error}");
-                self.defect(DefectCode::IO001, subject, place, what);
-                return;
-            }
-        };
         let is_it = |bytes: &[u8]| pointer.verifies(bytes);
-        let at = (pointer.place, bytes.len());
-        let has_copy = || self.reader.other_copy(Purpose::CheckData, at, &is_it).is_some();
-        if is_it(bytes) || has_copy() {
-            self.report.totals.data_bytes += to_u64(bytes.len());
+        let length = u64::from(pointer.fragments) << self.reader.geometry.fragment_shift;
+        let at = (pointer.place, to_usize(length));
+        let is_read = match &read {
+            Ok(bytes) => is_it(bytes),
+            Err(_) => false,
+        };
+        let has_copy = || {
+            let is_asked = read.is_ok() || !planted::is(Planted::UnreadTakenForLost);
+            is_asked && self.reader.other_copy(Purpose::CheckData, at, &is_it).is_some()
+        };
+        if is_read || has_copy() {
+            self.report.totals.data_bytes += length;
             return;
         }
-        let what = format!("block {index} fails its checksum");
-        self.defect(DefectCode::MP005, subject, place, what);
+        let (code, what) = match read {
+            Ok(_) => (DefectCode::MP005, format!("block {index} fails its checksum")),
+            Err(error) => (DefectCode::IO001, format!("block {index}: {error}")),
+        };
+        self.defect(code, subject, place, what);
     }
 
     /// Adds the summaries that lie in `bytes`, which were read from `start`, to those that were

@@ -244,7 +244,7 @@ pub fn run(device: SharedDevice, options: Options, progress: &mut dyn FnMut(Prog
     let from_copies = check.reader.from_copies();
     if from_copies > 0 {
         check.report.notes.push(format!(
-            "{from_copies} pages and blocks do not verify on one device and do on another: they \
+            "{from_copies} pages and blocks are bad on one device, and the others give them: they \
              are written again when a mount reads them there"
         ));
     }

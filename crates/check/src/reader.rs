@@ -320,8 +320,9 @@ impl Reader {
         copy.map(|copy| boxed(&copy)).ok_or(error)
     }
 
-    /// Returns the bytes at `place` as a copy has them that verifies, of pages or of data as
-    /// `purpose` says; `None`: there is none, or only one device, or a replay has written there.
+    /// Returns the bytes at `place` that verify, as a mount would find them in other copies or put
+    /// them together, of pages or of data as `purpose` says; `None`: they come in no way, or there
+    /// is only one device, or a replay has written there.
     pub(crate) fn other_copy(
         &self,
         purpose: Purpose,
@@ -334,8 +335,7 @@ impl Reader {
         if self.overlay.holds(offset, to_u64(length)) {
             return None;
         }
-        let copies = (0..).map_while(|copy| self.volume.read_copy(copy, purpose, place, length));
-        let found = copies.filter_map(Result::ok).find(|bytes| is_it(bytes))?;
+        let found = self.volume.look(purpose, place, length, is_it).bytes?;
         self.count_from_copy();
         Some(found)
     }

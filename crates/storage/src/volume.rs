@@ -240,6 +240,24 @@ impl Volume {
         composite.heal(purpose, offset()?, length_bytes, verify, None)
     }
 
+    /// As [`Volume::heal`], but that nothing is written again, and nothing is told.
+    #[must_use]
+    pub fn look(
+        &self,
+        purpose: Purpose,
+        place: Place,
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Healed {
+        let offset = self.offset_of(RequestKind::Read, place, to_u64(length_bytes));
+        let Ok(offset) = offset else { return Healed::default() };
+        match (self.below(), self.composite()) {
+            (Some(below), _) => below.look(purpose, offset, length_bytes, verify),
+            (None, Some(composite)) => composite.look(purpose, offset, length_bytes, verify),
+            (None, None) => Healed::default(),
+        }
+    }
+
     /// Reads whole rows that nobody writes to, with whole pages that are known whatever the members
     /// give, by where they lie in it: see [`Composite::read_known`]. `None`: they are no rows.
     #[must_use]

@@ -56,17 +56,11 @@ impl Below {
         length_bytes: usize,
         verify: Verify<'_>,
     ) -> Healed {
-        let mut healed = Healed::default();
-        let read = |copy| self.read_copy(copy, purpose, offset, length_bytes);
-        for found in (0..).map_while(read) {
-            match found {
-                Ok(bytes) if verify(&bytes) => {
-                    healed.good += 1;
-                    healed.bytes.get_or_insert(bytes);
-                }
-                Ok(_) | Err(_) => healed.bad += 1,
-            }
+        if self.over.has_any(offset, to_u64(length_bytes)) {
+            // BW1.
+            let written = self.over.read(purpose, offset, length_bytes);
+            return Healed::of_copies(std::iter::once(written), verify);
         }
-        healed
+        self.composite.look(purpose, offset, length_bytes, verify)
     }
 }

@@ -25,6 +25,26 @@ pub struct Healed {
     pub repaired: u64,
 }
 
+impl Healed {
+    /// Looks at what each copy gave.
+    pub(super) fn of_copies(
+        copies: impl Iterator<Item = Result<AlignedBuffer, DeviceError>>,
+        verify: Verify<'_>,
+    ) -> Healed {
+        let mut healed = Healed::default();
+        for found in copies {
+            match found {
+                Ok(bytes) if verify(&bytes) => {
+                    healed.good += 1;
+                    healed.bytes.get_or_insert(bytes);
+                }
+                Ok(_) | Err(_) => healed.bad += 1,
+            }
+        }
+        healed
+    }
+}
+
 /// A piece that is to be made anew for a joining member.
 #[derive(Clone, Debug)]
 pub struct ToRemake {
@@ -133,6 +153,19 @@ pub trait Composite: Device {
         verify: Verify<'_>,
         returning: Option<usize>,
     ) -> Result<Healed, DeviceError>;
+
+    /// As [`Composite::heal`], but that nothing is written again, and nothing is told: what it
+    /// finds, a heal would.
+    fn look(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Healed {
+        let read = |copy| self.read_copy(copy, purpose, offset, length_bytes);
+        Healed::of_copies((0..).map_while(read), verify)
+    }
 
     /// Returns the piece that begins at byte `offset` of the pool, or has it: what is made anew, or
     /// compared, at one time. `None`: it lies behind what the pool uses.

@@ -299,6 +299,19 @@ impl Composite for Groups {
         placed.part.composite.heal(purpose, inner, length_bytes, verify, returning)
     }
 
+    fn look(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Healed {
+        let part = self.part_of(offset, to_u64(length_bytes));
+        part.map_or_else(Healed::default, |(placed, inner)| {
+            placed.part.composite.look(purpose, inner, length_bytes, verify)
+        })
+    }
+
     fn piece_at(&self, offset: u64) -> Option<Range<u64>> {
         let placed = self.parts.iter().filter(|placed| offset < placed.bytes.end);
         placed.into_iter().find_map(|placed| {

@@ -334,6 +334,26 @@ impl Composite for Striped {
         }
     }
 
+    fn look(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Healed {
+        let is_fixed = offset + to_u64(length_bytes) <= self.stripes.groups_offset;
+        let (purpose, seen) = self.seen_at(purpose, offset);
+        match purpose.redundancy() {
+            Redundancy::Parity if !is_fixed => {
+                self.look_at_blocks(purpose, seen, length_bytes, verify)
+            }
+            Redundancy::Parity | Redundancy::Copies => {
+                let read = |copy| self.read_copy(copy, purpose, offset, length_bytes);
+                Healed::of_copies((0..).map_while(read), verify)
+            }
+        }
+    }
+
     fn piece_at(&self, offset: u64) -> Option<Range<u64>> {
         let Some(behind) = offset.checked_sub(self.stripes.groups_offset) else {
             return mib_at(offset, self.stripes.groups_offset);

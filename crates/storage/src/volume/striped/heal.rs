@@ -7,6 +7,7 @@ use format::members::MemberState;
 use format::stripes::Stripes;
 use runtime::planted::{self, Planted};
 
+use super::read::{Shares, Source};
 use super::{Part, Striped, parts_of};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes};
@@ -15,6 +16,44 @@ use crate::volume::parity_reads::ParityReader;
 use crate::volume::ranges::Hold;
 use crate::volume::set::View;
 use crate::volume::slot::Slot;
+
+/// A range that verifies.
+struct Together {
+    whole: AlignedBuffer,
+    /// What members that may be read have not given, or not as it should be.
+    rebuilt: Vec<Part>,
+}
+
+impl Source {
+    /// Puts parts together of what their members have and of the rest of their rows, until they
+    /// verify; `None`: they do in no way.
+    fn put_together(
+        &self,
+        parts: &[Part],
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Result<Option<Together>, DeviceError> {
+        let shares = self.read_shares(ParityReader::Repair, self.range_of(parts));
+        let shares = self.by_pages(shares);
+        let mut whole = AlignedBuffer::zeroed(length_bytes);
+        let mut rebuilt = Vec::new();
+        for part in parts {
+            if !shares.has(part) && self.view[part.place.member].readable().is_some() {
+                rebuilt.push(*part);
+            }
+            shares.put(part, &mut whole[part.range()])?;
+        }
+        if !verify(&whole) {
+            let Some(helped) = those_that_help(&shares, parts, &mut whole, verify) else {
+                return Ok(None);
+            };
+            // A part with a bad sector may have rotted besides.
+            rebuilt.retain(|part| helped.iter().all(|other| other.at != part.at));
+            rebuilt.extend(helped);
+        }
+        Ok(Some(Together { whole, rebuilt }))
+    }
+}
 
 impl Striped {
     /// Returns where copy `copy` of parts is, which lie as `stripes` say: member and byte of each;
@@ -167,6 +206,25 @@ impl Striped {
         Ok(healed)
     }
 
+    /// As [`Striped::heal_blocks`], but that nothing is written again.
+    pub(super) fn look_at_blocks(
+        &self,
+        purpose: Purpose,
+        offset: u64,
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Healed {
+        let source = self.source(purpose, offset);
+        let parts = parts_of(&source.stripes, offset, length_bytes);
+        match source.put_together(&parts, length_bytes, verify) {
+            Ok(Some(Together { whole, rebuilt })) => {
+                let bad = to_u64(rebuilt.len());
+                Healed { bytes: Some(whole), good: 1, bad, repaired: 0 }
+            }
+            Ok(None) | Err(_) => Healed { bad: 1, ..Healed::default() },
+        }
+    }
+
     pub(super) fn heal_blocks(
         &self,
         purpose: Purpose,
@@ -188,34 +246,14 @@ impl Striped {
         // Moved just now: where it is nobody holds it.
         let hold = hold.filter(|_| source.stripes == before);
         let Some((_, parts)) = rows_in(&source.stripes) else { return Ok(Healed::default()) };
-        let shares = source.read_shares(ParityReader::Repair, source.range_of(&parts));
-        let shares = source.by_pages(shares);
-        let mut whole = AlignedBuffer::zeroed(length_bytes);
-        let (mut healed, mut error, mut rebuilt) = (Healed::default(), None, Vec::new());
-        for part in &parts {
-            if !shares.has(part) && source.view[part.place.member].readable().is_some() {
-                rebuilt.push(*part);
-            }
-            if let Err(failed) = shares.put(part, &mut whole[part.range()]) {
-                error = Some(failed);
-            }
-        }
-        if let Some(error) = error {
-            return Err(error);
-        }
-        if !verify(&whole) {
-            let Some(helped) = those_that_help(&shares, &parts, &mut whole, verify) else {
-                healed.bad = 1;
-                let view = &source.view;
-                parts.iter().for_each(|part| view[part.place.member].count_damage(false));
-                return Ok(healed);
-            };
-            // A part with a bad sector may have rotted besides.
-            rebuilt.retain(|part| helped.iter().all(|other| other.at != part.at));
-            rebuilt.extend(helped);
-        }
-        healed.bad = to_u64(rebuilt.len());
-        healed.good = 1;
+        let Some(together) = source.put_together(&parts, length_bytes, verify)? else {
+            let view = &source.view;
+            parts.iter().for_each(|part| view[part.place.member].count_damage(false));
+            return Ok(Healed { bad: 1, ..Healed::default() });
+        };
+        let Together { whole, rebuilt } = together;
+        let bad = to_u64(rebuilt.len());
+        let mut healed = Healed { good: 1, bad, ..Healed::default() };
         for part in rebuilt {
             let place = part.place;
             let good = &whole[part.range()];
@@ -276,7 +314,7 @@ impl Striped {
 /// whose parts it does. Then it does. A part of which only some pages were given is no better than
 /// another: these may have rotted.
 fn those_that_help(
-    shares: &super::read::Shares,
+    shares: &Shares,
     parts: &[Part],
     whole: &mut AlignedBuffer,
     verify: Verify<'_>,
