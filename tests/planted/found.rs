@@ -361,6 +361,11 @@ pub(crate) const FOUND: &[Row] = &[
     ),
     ("UnreadTakenForLost", "members", "raid5_rot::a_check_finds_lost_what_a_mount_cannot_read"),
     (
+        "OldParityRead",
+        "members",
+        "raid5::overwrites_read_nothing_and_padding_costs_less_than_a_stripe_a_flush",
+    ),
+    (
         "StripeLostAsZeros",
         "members",
         "stripe::a_unit_of_a_lost_member_is_an_error_and_a_page_has_another_copy",

@@ -165,6 +165,7 @@ bugs! {
     BadSectorTakesRows: "A bad sector stands for the rows of a block that is put together.",
     SalvagedNotSuspected: "A member with a bad sector in a block is not suspected of rot in it.",
     UnreadTakenForLost: "A check takes a block for lost that a mount puts together.",
+    OldParityRead: "Parity of the old row is read before a write (R5).",
     StripeLostAsZeros: "What a stripe has lost with a member is read as zeros (R6).",
     StripeDoneWithout: "A stripe goes on without a member that has failed (R7).",
     LackingPoolWritten: "A pool of which data is missing is written when it is looked at (MJ6).",

@@ -2,6 +2,7 @@
 //! and by jobs. Never for a write (R5 of `striped.rs`), which is asserted.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Who reads parity.
@@ -76,14 +77,14 @@ thread_local! {
 }
 
 /// A write to stripes that is being handed to members: whatever this thread reads of one before it
-/// is dropped is read for the write.
+/// is dropped is read for the write. It stays on its thread, whose count it is in.
 #[derive(Debug)]
-pub(super) struct Handing(());
+pub(super) struct Handing(PhantomData<*const ()>);
 
 impl Handing {
     pub(super) fn begin() -> Handing {
         HANDING.set(HANDING.get() + 1);
-        Handing(())
+        Handing(PhantomData)
     }
 
     /// Asserts that a request which reads, if `is_read`, is for no write.

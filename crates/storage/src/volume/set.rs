@@ -386,6 +386,7 @@ impl MemberSet {
         };
         operations.iter().for_each(|operation| slot.counters.io.add(purpose, operation));
         let kinds: Vec<RequestKind> = operations.iter().map(Operation::kind).collect();
+        super::parity_reads::Handing::assert_none(kinds.contains(&RequestKind::Read));
         let pending: Vec<Pending> = kinds.iter().map(|_| Pending::new(slot)).collect();
         let which: Vec<bool> = operations.iter().map(Operation::makes_durable).collect();
         let tickets = slot.send(&which, || device.submit_all(purpose, operations));

@@ -137,6 +137,12 @@ impl Striped {
             return Ticket::ready(Err(absent(&view, member)));
         }
         let unit_bytes = to_usize(shape.unit_bytes());
+        if planted::is(Planted::OldParityRead) {
+            let slot = stripes.parity_member(rows.start).and_then(|member| view.get(member));
+            let buffer = AlignedBuffer::for_reading(unit_bytes);
+            let read = Operation::Read { offset: stripes.row_offset(rows.start), buffer };
+            slot.map(|slot| self.set.submit_all(slot, purpose, vec![read]));
+        }
         let mut shares: Vec<Vec<SharedBytes>> = view.iter().map(|_| Vec::new()).collect();
         let mut cutter = Cutter::new(data);
         for row in rows.clone() {
