@@ -59,11 +59,14 @@ impl Block {
         Block { devices, volume, place: start.advance(geometry.page_fragments()), bytes, pages }
     }
 
-    /// Makes a page unreadable and lets others rot, and holds that the block is given, and that all
+    /// Makes pages unreadable and lets others rot, and holds that the block is given, and that all
     /// of it is on the members then.
-    fn harm(&self, bad: (usize, u64), rotten: &[(usize, u64)]) {
+    fn harm(&self, bad: &[(usize, u64)], rotten: &[(usize, u64)]) {
         let what = format!("{} members, {bad:?} bad, {rotten:?} rotten", self.devices.len());
-        self.devices[bad.0].arm(FaultPlan { faults: vec![Fault::BadSector { offset: bad.1 }] });
+        for &(member, offset) in bad {
+            let faults = vec![Fault::BadSector { offset }];
+            self.devices[member].arm(FaultPlan { faults });
+        }
         rotten.iter().for_each(|(member, offset)| self.devices[*member].rot(offset + 99, 4));
         let is_it = |bytes: &[u8]| bytes == self.bytes;
         let healed = self.volume.heal(Purpose::Data, self.place, self.bytes.len(), &is_it);
@@ -81,7 +84,8 @@ impl Block {
 
 /// Goal: whatever of one member cannot be read, and whatever has rotted there besides, a block
 /// comes from the others, and the member has it again. Method: each page of a block is bad in turn,
-/// and one or two others of its member have rotted.
+/// and one or two others of its member have rotted; another member can't read a page of another
+/// column.
 #[test]
 fn what_one_member_has_bad_and_rotten_comes_from_the_others() {
     for count in [3, 4, 5] {
@@ -90,9 +94,27 @@ fn what_one_member_has_bad_and_rotten_comes_from_the_others() {
             let is_beside = |page: &&(usize, u64)| page.0 == bad.0 && **page != bad;
             let others: Vec<(usize, u64)> = block.pages.iter().filter(is_beside).copied().collect();
             for (at, &one) in others.iter().enumerate() {
-                block.harm(bad, &[one]);
-                others[at + 1..].iter().for_each(|&two| block.harm(bad, &[one, two]));
+                block.harm(&[bad], &[one]);
+                // Of another member too, so that the rows do not come from the rest at once.
+                let is_apart =
+                    |page: &&(usize, u64)| page.0 != bad.0 && page.1 != bad.1 && page.1 != one.1;
+                let apart = block.pages.iter().filter(is_apart);
+                apart.for_each(|&other| block.harm(&[bad, other], &[one]));
+                others[at + 1..].iter().for_each(|&two| block.harm(&[bad], &[one, two]));
             }
+        }
+    }
+}
+
+/// Goal: what has rotted on one member comes from the others, whatever page of the same rows
+/// another cannot read, if it is none of the same column. Method: each two pages of a block.
+#[test]
+fn rot_on_one_member_beside_a_bad_sector_of_another_comes_from_the_others() {
+    for count in [3, 4, 5] {
+        let block = Block::new(count);
+        for &bad in &block.pages {
+            let is_apart = |page: &&(usize, u64)| page.0 != bad.0 && page.1 != bad.1;
+            block.pages.iter().filter(is_apart).for_each(|&rotten| block.harm(&[bad], &[rotten]));
         }
     }
 }

@@ -366,6 +366,11 @@ pub(crate) const FOUND: &[Row] = &[
         "raid5::overwrites_read_nothing_and_padding_costs_less_than_a_stripe_a_flush",
     ),
     (
+        "SuspectWholeOnly",
+        "members",
+        "raid5_rot::rot_on_one_member_beside_a_bad_sector_of_another_comes_from_the_others",
+    ),
+    (
         "StripeLostAsZeros",
         "members",
         "stripe::a_unit_of_a_lost_member_is_an_error_and_a_page_has_another_copy",

@@ -166,6 +166,7 @@ bugs! {
     SalvagedNotSuspected: "A member with a bad sector in a block is not suspected of rot in it.",
     UnreadTakenForLost: "A check takes a block for lost that a mount puts together.",
     OldParityRead: "Parity of the old row is read before a write (R5).",
+    SuspectWholeOnly: "A part that may have rotted is rebuilt as a whole or not at all.",
     StripeLostAsZeros: "What a stripe has lost with a member is read as zeros (R6).",
     StripeDoneWithout: "A stripe goes on without a member that has failed (R7).",
     LackingPoolWritten: "A pool of which data is missing is written when it is looked at (MJ6).",

@@ -331,8 +331,11 @@ fn those_that_help(
     suspects.extend(members.into_iter().map(of_member).filter(|parts: &Vec<Part>| parts.len() > 1));
     for suspects in suspects {
         let own = AlignedBuffer::clone(whole);
-        let rebuild = |part: &Part| shares.rebuild(part, &mut whole[part.range()]).is_ok();
-        if suspects.iter().all(rebuild) && verify(whole) {
+        let mut is_other = false;
+        for part in &suspects {
+            is_other |= shares.rebuild_given(part, &mut whole[part.range()]);
+        }
+        if is_other && verify(whole) {
             return Some(suspects);
         }
         *whole = own;

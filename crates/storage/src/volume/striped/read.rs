@@ -166,6 +166,21 @@ impl Shares {
         }
     }
 
+    /// The same, but that pages which the rest of the row does not give stay as they are; whether
+    /// there is another.
+    pub(super) fn rebuild_given(&self, part: &Part, to: &mut [u8]) -> bool {
+        if planted::is(Planted::SuspectWholeOnly) {
+            return self.rebuild(part, to).is_ok();
+        }
+        let mut is_given = self.rebuild_at_once(part, to).is_ok();
+        if !is_given && part.length_bytes > PAGE_BYTES {
+            for page in part.pages() {
+                is_given |= self.rebuild_at_once(&page, &mut to[page.within(part)]).is_ok();
+            }
+        }
+        is_given
+    }
+
     fn rebuild_at_once(&self, part: &Part, to: &mut [u8]) -> Result<(), DeviceError> {
         if !self.has_parity && planted::is(Planted::StripeLostAsZeros) {
             to.fill(0);
