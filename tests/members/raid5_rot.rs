@@ -1,14 +1,16 @@
 //! A member of a pool in stripes that has bad sectors and rot at once: the others have all that it
 //! has, and a check says of each block what a mount makes of it.
 
+use std::sync::Arc;
+
 use engine::vnode::api::{Caller, FileSystem};
 use engine::{CreateOptions, Pool};
 use format::defect::DefectCode;
 use format::ids::Place;
 use format::members::Layout;
 use runtime::clock::ManualClock;
-use storage::device::sim::{Fault, FaultPlan, Image};
-use storage::device::{AlignedBuffer, Device, Operation, Purpose, SharedBytes};
+use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
+use storage::device::{AlignedBuffer, Device, Operation, Purpose, RequestKind, SharedBytes};
 use storage::volume::{Opening, Volume};
 
 use super::raid5::{LAYOUT, MEMBER_BYTES};
@@ -115,6 +117,34 @@ fn rot_on_one_member_beside_a_bad_sector_of_another_comes_from_the_others() {
         for &bad in &block.pages {
             let is_apart = |page: &&(usize, u64)| page.0 != bad.0 && page.1 != bad.1;
             block.pages.iter().filter(is_apart).for_each(|&rotten| block.harm(&[bad], &[rotten]));
+        }
+    }
+}
+
+/// Goal: a sector that cannot be read costs few requests while the others are there, not one for
+/// each page of the rows; and where it lies beside a block nothing of that is written again.
+#[test]
+fn a_bad_sector_is_looked_around_with_few_requests() {
+    for count in [3, 4, 5] {
+        let block = Block::new(count);
+        let first = block.pages[0];
+        let beside = (first.0, first.1 - PAGE_WIDE);
+        let reads = || -> u64 {
+            let of = |device: &Arc<SimDevice>| device.counts().of(Purpose::Data, RequestKind::Read);
+            block.devices.iter().map(|device| of(device).requests).sum()
+        };
+        for &bad in block.pages.iter().chain([&beside]) {
+            let faults = vec![Fault::BadSector { offset: bad.1 }];
+            block.devices[bad.0].arm(FaultPlan { faults });
+            let (before, is_it) = (reads(), |bytes: &[u8]| bytes == block.bytes);
+            let healed = block.volume.heal(Purpose::Data, block.place, block.bytes.len(), &is_it);
+            let healed = healed.expect("the others give it");
+            let is_hit = u64::from(bad != beside);
+            assert_eq!((healed.bad, healed.repaired), (is_hit, is_hit), "{count}, {bad:?}");
+            // One a member, and one for each unit that the bad one has in four rows.
+            let requests = reads() - before;
+            let most = u64::try_from(count).expect("few") + 4;
+            assert!(requests <= most, "{count}, {bad:?}: {requests}");
         }
     }
 }

@@ -7,7 +7,7 @@ use format::members::MemberState;
 use format::stripes::Stripes;
 use runtime::planted::{self, Planted};
 
-use super::read::{Shares, Source};
+use super::read::{Shares, Source, bytes_of};
 use super::{Part, Striped, parts_of};
 use crate::convert::{to_u64, to_usize};
 use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes};
@@ -34,7 +34,35 @@ impl Source {
         verify: Verify<'_>,
     ) -> Result<Option<Together>, DeviceError> {
         let shares = self.read_shares(ParityReader::Repair, self.range_of(parts));
-        let shares = self.by_pages(shares);
+        let together = self.put_shares_together(&shares, parts, length_bytes, verify);
+        let is_failed = |slot: &Slot, member| slot.readable().is_some() && shares.failed(member);
+        if !self.view.iter().zip(0..).any(|(slot, member)| is_failed(slot, member)) {
+            return together;
+        }
+        let Ok(Some(mut together)) = together else {
+            // Each page is a request that is waited for, of a device that may be dying.
+            let shares = self.by_pages(shares);
+            return self.put_shares_together(&shares, parts, length_bytes, verify);
+        };
+        if parts.len() > 1 {
+            // What cannot be read may lie beside.
+            let Together { whole, rebuilt } = &mut together;
+            rebuilt.retain(|part| {
+                let own = part.place.member_offset..part.member_end();
+                let own = bytes_of(self.submit(part.place.member, &own));
+                !own.is_ok_and(|own| own[..] == whole[part.range()])
+            });
+        }
+        Ok(Some(together))
+    }
+
+    fn put_shares_together(
+        &self,
+        shares: &Shares,
+        parts: &[Part],
+        length_bytes: usize,
+        verify: Verify<'_>,
+    ) -> Result<Option<Together>, DeviceError> {
         let mut whole = AlignedBuffer::zeroed(length_bytes);
         let mut rebuilt = Vec::new();
         for part in parts {
@@ -44,7 +72,7 @@ impl Source {
             shares.put(part, &mut whole[part.range()])?;
         }
         if !verify(&whole) {
-            let Some(helped) = those_that_help(&shares, parts, &mut whole, verify) else {
+            let Some(helped) = those_that_help(shares, parts, &mut whole, verify) else {
                 return Ok(None);
             };
             // A part with a bad sector may have rotted besides.

@@ -38,7 +38,7 @@ pub(super) struct Shares {
 
 impl Source {
     /// Begins to read `range` of the member in slot `member`.
-    fn submit(&self, member: usize, range: &Range<u64>) -> Ticket {
+    pub(super) fn submit(&self, member: usize, range: &Range<u64>) -> Ticket {
         if !self.stripes.has_member(member) {
             // It has no share, which is zeros in every sum.
             let buffer = Some(AlignedBuffer::zeroed(to_usize(range.end - range.start)));
@@ -148,7 +148,7 @@ impl Shares {
                 to.copy_from_slice(bytes);
                 Ok(())
             }
-            None if part.length_bytes > PAGE_BYTES => {
+            None if part.length_bytes > PAGE_BYTES && self.has_some(part) => {
                 part.pages().try_for_each(|page| self.put(&page, &mut to[page.within(part)]))
             }
             None => self.rebuild(part, to),
@@ -227,6 +227,11 @@ impl Shares {
         self.of(part.place.member, part).is_some()
     }
 
+    /// Whether a member gave nothing.
+    pub(super) fn failed(&self, member: usize) -> bool {
+        self.answers.get(member).is_some_and(Result::is_err)
+    }
+
     /// Whether the member of a part gave any page of its rows.
     pub(super) fn has_some(&self, part: &Part) -> bool {
         self.answers.get(part.place.member).is_some_and(Result::is_ok)
@@ -234,7 +239,7 @@ impl Shares {
 }
 
 /// Waits for a read.
-fn bytes_of(ticket: Ticket) -> Result<AlignedBuffer, DeviceError> {
+pub(super) fn bytes_of(ticket: Ticket) -> Result<AlignedBuffer, DeviceError> {
     ticket.wait().map(|done| done.buffer.expect("a read returns its buffer"))
 }
 
