@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use engine::vnode::api::{FileSystem, FilesetUuid, FsError};
 
 use super::kernel::KernelTransport;
+use super::kernel::stop::Stop;
 use super::mountpoint::{self, Mountpoint};
 use super::transport::{Transport, TransportError, TransportUsed};
 use super::{MountOptions, Server};
@@ -89,6 +90,8 @@ pub struct MountedSession {
     serving: Option<JoinHandle<Result<(), TransportError>>>,
     transport: Arc<TransportUsed>,
     has_replaced_dead: bool,
+    /// Ends what is not ours to unmount.
+    stop: Option<Arc<Stop>>,
 }
 
 struct FsHandle(Arc<dyn FileSystem>);
@@ -208,7 +211,7 @@ fn begin(
     transport: KernelTransport,
     (directory, device): (PathBuf, Option<String>),
 ) -> std::io::Result<MountedSession> {
-    let (used, transport) = (transport.used(), Box::new(transport));
+    let (used, stop, transport) = (transport.used(), transport.stop(), Box::new(transport));
     let viewer = server.viewer().map(Arc::clone);
     let serving = std::thread::Builder::new()
         .name("fuse".to_owned())
@@ -221,6 +224,7 @@ fn begin(
         serving: Some(serving),
         transport: used,
         has_replaced_dead: false,
+        stop,
     })
 }
 
@@ -298,8 +302,14 @@ impl MountedSession {
         self.serving.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Takes the mount out of the tree, whether or not files are in use.
+    /// Takes the mount out of the tree, whether or not files are in use. One that acts as a user is
+    /// no longer answered, and stays where he has put it: what is on a directory that he names is
+    /// for others to take away.
     pub fn unmount(&self) -> Result<Unmounted, MountError> {
+        if let Some(stop) = &self.stop {
+            stop.set();
+            return Ok(Unmounted::Clean);
+        }
         if !self.is_in_tree() {
             return Ok(Unmounted::Clean);
         }

@@ -7,13 +7,14 @@ use engine::vnode::api::{
     SetAttr, XattrMode,
 };
 use engine::{NewFileset, Pool};
-use front::fuse::Server;
 use front::fuse::protocol::{
     ListedName, Listing, NewNode, Node, NodeId, ROOT_NODE, ReadRequest, Reply, Request, Sender,
 };
+use front::fuse::{Attached, MountOptions, Unmounted, attach, mount, serve_attached};
+use front::fuse::{Server, mountpoint};
 use rustix::io::Errno;
 
-use crate::mounted::new_pool;
+use crate::mounted::{Directory, has_dev_fuse, new_pool};
 
 /// Whose the mount is.
 const ANNA: u32 = 1002;
@@ -129,9 +130,9 @@ impl Listing for All {
 }
 
 /// Goal (GN1): whoever mounts may say any number in his kernel's place, and gets an answer for
-/// those alone that a reply has named. Method: numbers behind a directory that is closed to him, and of
-/// another fileset, all that others may read and write; each request that has a number. Then files
-/// that he has listed or looked up, until he has forgotten them.
+/// those alone that a reply has named. Method: numbers behind a directory that is closed to him,
+/// and of another fileset, all that others may read and write; each request that has one. Then
+/// files that he has listed or looked up, until he has forgotten them.
 #[test]
 fn a_number_that_no_reply_has_named_is_stale() {
     let (pool, root) = (new_pool(), Caller::root());
@@ -265,4 +266,45 @@ fn a_mount_gives_back_what_it_was_given_and_no_more() {
     assert_eq!(pool.getattr(&root, made.ino).err(), Some(FsError::Stale), "nobody holds it");
     drop((believing, acting));
     pool.close().expect("memory does not fail");
+}
+
+/// Goal: a mount that a user hands over ends when the server says so, and whatever he calls its
+/// directory stays mounted. Method: he names the directory and the device of another's mount, and
+/// keeps a copy of the descriptor; a session that is ended, and one that is dropped.
+#[test]
+fn what_a_mounter_names_is_not_unmounted() {
+    if !has_dev_fuse("what_a_mounter_names_is_not_unmounted") {
+        return;
+    }
+    let pool = new_pool();
+    let fs = || -> Arc<dyn FileSystem> { Arc::<Pool>::clone(&pool) };
+    let (others, his) = (Directory::new(), Directory::new());
+    let plain = MountOptions::new("pool.hf");
+    let mounted = mount(fs(), &others.0, &plain, None).expect("there is a /dev/fuse");
+    let device = mounted.device().expect("it is in the table").to_owned();
+    let mut options = MountOptions::new("pool.hf");
+    options.acts_as = Some((ANNA, ANNA, Vec::new()));
+    for is_dropped in [false, true] {
+        let attached = attach(&his.0, &options).expect("there is a /dev/fuse");
+        let kept = attached.connection.try_clone().expect("there is room");
+        let (directory, device) = (others.0.clone(), Some(device.clone()));
+        let lie = Attached { directory, device, ..attached };
+        let session = serve_attached(fs(), pool.main_fileset(), lie, &options, None);
+        let session = session.expect("it is mounted");
+        assert!(std::fs::metadata(&his.0).expect("it is answered").is_dir());
+        if is_dropped {
+            drop(session);
+        } else {
+            assert_eq!(session.unmount().expect("nothing is to be done"), Unmounted::Clean);
+            let there = mountpoint::mounted_on(&others.0).expect("the table is there");
+            assert!(there.is_some(), "it is another's");
+            session.wait().expect("memory does not fail");
+        }
+        drop(kept);
+        let there = mountpoint::mounted_on(&others.0).expect("the table is there");
+        assert!(there.is_some(), "it is another's");
+        mountpoint::detach(&his.0).expect("it is there still");
+    }
+    assert_eq!(mounted.unmount().expect("nobody uses it"), Unmounted::Clean);
+    mounted.wait().expect("memory does not fail");
 }

@@ -67,10 +67,16 @@ by_each_transport! {
 }
 
 /// Returns whether mounting can be tried here, and says loudly where it cannot.
-fn has_fuse(test: &str, transport: TransportChoice) -> bool {
+pub(crate) fn has_dev_fuse(test: &str) -> bool {
     let opened = fs::File::options().read(true).write(true).open("/dev/fuse");
     if let Err(error) = &opened {
         eprintln!("\n*** SKIPPED: {test}: /dev/fuse: {error} ***\n");
+    }
+    opened.is_ok()
+}
+
+fn has_fuse(test: &str, transport: TransportChoice) -> bool {
+    if !has_dev_fuse(test) {
         return false;
     }
     if let (TransportChoice::Uring, Some(reason)) = (transport, uring_refusal()) {
@@ -92,10 +98,10 @@ fn uring_refusal() -> Option<&'static str> {
 }
 
 /// A directory of the test's own. Removed only when nothing is mounted on it.
-struct Directory(PathBuf);
+pub(crate) struct Directory(pub(crate) PathBuf);
 
 impl Directory {
-    fn new() -> Directory {
+    pub(crate) fn new() -> Directory {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("holdfast-front-{}-{number}", std::process::id());

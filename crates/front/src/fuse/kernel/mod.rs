@@ -7,6 +7,7 @@
 //!   poll         how long to look before sleeping         exchange     one message, one reply
 //!   inbox        where a message is read to               leader       one thread for one client
 //!   latency      keeps processors from halting         notices      what others have changed
+//!   stop         the end of what is not unmounted
 //! ```
 //!
 //! # Concurrency
@@ -32,6 +33,7 @@ mod latency;
 mod leader;
 pub(super) mod notices;
 mod poll;
+pub(super) mod stop;
 mod uring;
 
 use std::io::{self, IoSliceMut};
@@ -55,6 +57,7 @@ use self::latency::Latency;
 use self::leader::{Clients, Lead, ThreadNo};
 use self::notices::Notices;
 use self::poll::{Crew, GatherPolicy, PollPolicy};
+use self::stop::Stop;
 use self::uring::{Queues, Serving};
 use super::options::{CpuLatency, THREADS_MAX};
 use super::transport::{Transport, TransportError, TransportUsed};
@@ -76,6 +79,8 @@ pub(super) struct KernelTransport {
     cpu_latency: CpuLatency,
     queues: Option<Queues>,
     used: Arc<TransportUsed>,
+    /// Ends it; `None`: who unmounts it does.
+    stop: Option<Arc<Stop>>,
 }
 
 impl KernelTransport {
@@ -102,7 +107,13 @@ impl KernelTransport {
     ) -> io::Result<KernelTransport> {
         let device = Device::from_descriptor(connection);
         device.check()?;
-        KernelTransport::agree(device, uring::plan(options.transport), options, server)
+        if !server.is_of_one_user() {
+            return KernelTransport::agree(device, uring::plan(options.transport), options, server);
+        }
+        // The kernel lets go of queues when the connection ends, which is not ours to end.
+        let plan = Err("a mounter's mount has none".to_owned());
+        let transport = KernelTransport::agree(device, plan, options, server)?;
+        Ok(KernelTransport { stop: Some(Arc::new(Stop::new()?)), ..transport })
     }
 
     fn agree(
@@ -135,7 +146,13 @@ impl KernelTransport {
             cpu_latency: options.cpu_latency,
             queues: queues.ok(),
             used: Arc::new(used),
+            stop: None,
         })
+    }
+
+    /// Returns what ends a mount that is not to be unmounted here; `None`: it is to be.
+    pub(super) fn stop(&self) -> Option<Arc<Stop>> {
+        self.stop.as_ref().map(Arc::clone)
     }
 
     /// Returns what tells how the kernel's requests come.
@@ -197,7 +214,9 @@ impl Transport for KernelTransport {
     fn serve(self: Box<Self>, server: Arc<Server>) -> Result<(), TransportError> {
         // Until it is served no more.
         let _latency = Latency::start(self.cpu_latency, &server)?;
-        let KernelTransport { device, dialect, thread_count, poll_time, queues, used, .. } = *self;
+        let KernelTransport {
+            device, dialect, thread_count, poll_time, queues, used, stop, ..
+        } = *self;
         let device = Arc::new(device);
         let replies: Arc<dyn Replies> = Arc::<Device>::clone(&device);
         let _notices = Notices::start(&server, replies)?;
@@ -222,7 +241,8 @@ impl Transport for KernelTransport {
         for (number, device) in (0..).zip(devices) {
             let (crew, lead) = (Arc::clone(&crew), Arc::clone(&lead));
             let shared = (crew, lead, ThreadNo(number));
-            let worker = Worker::new(device, &server, dialect, poll_time, shared);
+            let mut worker = Worker::new(device, &server, dialect, poll_time, shared);
+            worker.stop = stop.as_ref().map(Arc::clone);
             let name = format!("fuse-{number}");
             workers.push(thread::Builder::new().name(name).spawn(move || worker.run())?);
         }
@@ -259,6 +279,7 @@ struct Worker {
     held: u32,
     /// Who asks the leading thread.
     clients: Clients,
+    stop: Option<Arc<Stop>>,
 }
 
 impl Drop for Worker {
@@ -289,6 +310,7 @@ impl Worker {
             is_leader: false,
             held: 0,
             clients: Clients::default(),
+            stop: None,
         }
     }
 
@@ -348,12 +370,18 @@ impl Worker {
         if self.lead.is_held_by_another(self.number) {
             self.crew.asleep(|| self.lead.follow(self.number));
         }
+        if self.stop.as_ref().is_some_and(|stop| stop.is_set()) {
+            return Ok(None);
+        }
         let start = Instant::now();
         let mut read = self.look(inbox, start)?;
         if read == Read::Nothing {
             self.leave_lead();
-            self.set_blocking(true)?;
-            read = self.crew.asleep(|| self.device.read(&mut inbox.room()))?;
+            self.set_blocking(self.stop.is_none())?;
+            read = self.crew.asleep(|| match &self.stop {
+                None => self.device.read(&mut inbox.room()),
+                Some(stop) => stop.read(&self.device, inbox),
+            })?;
         }
         self.policy.heard_after(start.elapsed());
         self.lead.heard(self.policy.is_worth_it());
