@@ -290,7 +290,7 @@ mod tests {
     fn begun(ahead: &Ahead, extent: Extent) -> Fill {
         match ahead.begin(extent) {
             Begun::Fill(fill) => fill,
-            other => panic!("{other:?}"),
+            other @ (Begun::Held | Begun::Refused) => panic!("{other:?}"),
         }
     }
 
