@@ -251,12 +251,12 @@ impl Mounts {
         for Mounted { session, claim, .. } in ended {
             let directory = session.directory().to_owned();
             let done = session.wait();
-            tracing::info!(directory = %directory.display(), "unmounted");
+            tracing::info!(?directory, "unmounted");
             drop(claim);
             let mut list = self.lock();
             list.coming -= 1;
             if let Err(error) = done {
-                tracing::error!(directory = %directory.display(), %error, "a mount has failed");
+                tracing::error!(?directory, %error, "a mount has failed");
                 list.failure.get_or_insert(error);
             }
         }
@@ -293,16 +293,16 @@ impl Mounts {
         list.is_closing = true;
         let mut done = Ok(());
         for Mounted { session, .. } in &list.mounted {
-            let directory = session.directory().display();
-            tracing::info!(signal, %directory, "unmounting");
+            let directory = session.directory();
+            tracing::info!(signal, ?directory, "unmounting");
             match session.unmount() {
                 Ok(Unmounted::Detached) => {
                     let seconds = DRAIN_TIME.as_secs();
-                    tracing::warn!(seconds, %directory, "files are still in use");
+                    tracing::warn!(seconds, ?directory, "files are still in use");
                 }
                 Ok(Unmounted::Clean) => {}
                 Err(error) => {
-                    tracing::error!(%directory, %error, "it stays mounted");
+                    tracing::error!(?directory, %error, "it stays mounted");
                     done = done.and(Err(error));
                 }
             }
@@ -377,7 +377,7 @@ impl Mounts {
         let fs = claim.file_system();
         let shares = shares_of(&options, &claim);
         let session = front::fuse::serve_attached(fs, claim.fileset(), attached, &options, shares)?;
-        tracing::info!(directory = %session.directory().display(), "mounted");
+        tracing::info!(directory = ?session.directory(), "mounted");
         self.lock().mounted.push(Mounted { session, claim, mounter: maker.mounter() });
         Ok(self.facts().pop().unwrap_or_default())
     }

@@ -19,6 +19,7 @@
 //! - RO3: A reader is told numbers, and the words of [`WORDS`]. What is added to the status is
 //!   hidden until it is listed there.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,6 +28,7 @@ use serde_json::{Map, Value, json};
 use crate::backend::DEGRADED;
 use crate::control::{Peer, may_change};
 use crate::mounts::MountSpec;
+use crate::output::printable;
 
 /// What of a status has words that name nothing.
 const WORDS: [&str; 6] = ["layout", "state", "kind", "roles", "pool_id", "id"];
@@ -56,7 +58,10 @@ impl Mountable {
         let is_plain = directory
             .components()
             .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+        // It is in the log, in commands' output and in metrics, each of which has lines.
+        let is_one_line = !directory.as_os_str().as_bytes().iter().any(u8::is_ascii_control);
         is_plain
+            && is_one_line
             && self.filesets.iter().any(|it| it == fileset)
             && self.directories.iter().any(|it| directory.starts_with(it))
     }
@@ -136,7 +141,7 @@ impl Role {
             "user {} may not mount {fileset} on {}, only {}: mount one of those, or have \
              [[mounter]] of the server's configuration say more (then `holdfast reload POOL`)",
             peer.uid,
-            directory.display(),
+            printable(&directory.to_string_lossy()),
             given.join("; ")
         ))
     }
@@ -250,11 +255,14 @@ mod tests {
             (own, "/home/anna/files2"),
             (own, "/home/anna/files/../../bob"),
             (own, "home/anna/files"),
+            (own, "/home/anna/files/x\n2026-01-01 INFO holdfast::audit: who=\"user 0\""),
+            (own, "/home/anna/files/\u{1b}[2J"),
             (Some("home"), "/home/anna/files"),
             (Some("home/anna/deeper"), "/home/anna/files"),
         ] {
             let refused = ask(1002, fileset, directory).expect_err(directory);
             assert!(refused.contains("only home/anna below /home/anna/files"), "{refused}");
+            assert!(!refused.contains(char::is_control), "{refused:?}");
         }
         assert!(ask(1002, None, "/home/anna/files").is_err_and(|it| it.contains("name the")));
         assert!(ask(1001, own, "/home/anna/files").is_err_and(|it| it.contains("a reader")));
