@@ -19,8 +19,8 @@ const PARTS_MAX: usize = 1024;
 
 /// Number of the device: `Documentation/admin-guide/devices.txt`.
 const DEVICE_NUMBER: (u32, u32) = (10, 229);
-/// How long the kernel may take for its first request.
-const FIRST_REQUEST_TIME: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// How long the kernel may take for a request of the handshake.
+pub(super) const FIRST_REQUEST_TIME: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// A descriptor of a connection. A request that was read from it is answered on it.
 #[derive(Debug)]
@@ -107,6 +107,21 @@ impl Device {
         }
     }
 
+    /// As [`Device::read`]; nothing, if no message is there within `time`, or somebody else who has
+    /// the connection takes it.
+    pub(super) fn read_within(
+        &self,
+        time: &Timespec,
+        room: &mut [IoSliceMut<'_>],
+    ) -> io::Result<Read> {
+        self.set_blocking(false)?;
+        let mut asked = [PollFd::new(&self.0, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| poll(&mut asked, Some(time)))?;
+        let read = self.read(room);
+        self.set_blocking(true)?;
+        read
+    }
+
     /// Sends a reply. What nobody waits for any more is dropped.
     pub(super) fn write(&self, reply: &ReplyParts<'_>) -> io::Result<()> {
         let gathered;
@@ -139,5 +154,24 @@ impl AsFd for Device {
 impl AsRawFd for Device {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a connection whose requests somebody else takes keeps nobody waiting. Method: a pipe
+    /// in which nothing is, and then something.
+    #[test]
+    fn a_message_is_waited_for_so_long() {
+        let (reader, writer) = std::io::pipe().expect("there is room");
+        let device = Device::from_descriptor(reader.into());
+        let time = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        let mut room = [0; 8];
+        let mut read = || device.read_within(&time, &mut [IoSliceMut::new(&mut room)]);
+        assert_eq!(read().expect("it is a pipe"), Read::Nothing);
+        rustix::io::write(&writer, b"abc").expect("there is room");
+        assert_eq!(read().expect("it is a pipe"), Read::Message(3));
     }
 }

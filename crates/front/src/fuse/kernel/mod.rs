@@ -49,7 +49,7 @@ use zerocopy::IntoBytes;
 pub(super) use self::attach::FLAGS_DEFAULT;
 
 use self::decode::{Dialect, Envelope};
-use self::device::{Device, Read};
+use self::device::{Device, FIRST_REQUEST_TIME, Read};
 use self::exchange::{Exchange, Replies, ReplyParts, refusal};
 use self::inbox::{Inbox, Incoming};
 use self::init::{Answer, Requested};
@@ -110,6 +110,8 @@ impl KernelTransport {
         if !server.is_of_one_user() {
             return KernelTransport::agree(device, uring::plan(options.transport), options, server);
         }
+        // Whoever has a copy of his descriptor says whether that blocks.
+        let device = device.cloned()?;
         // The kernel lets go of queues when the connection ends, which is not ours to end.
         let plan = Err("a mounter's mount has none".to_owned());
         let transport = KernelTransport::agree(device, plan, options, server)?;
@@ -169,8 +171,15 @@ pub(super) fn attach_only(directory: &Path, options: &MountOptions) -> io::Resul
 fn shake_hands(device: &Device, requested: Requested) -> io::Result<Dialect> {
     let mut buffer = vec![0; INIT_BYTES_MAX];
     for _ in 0..INIT_TRIES_MAX {
-        let Read::Message(length) = device.read(&mut [IoSliceMut::new(&mut buffer)])? else {
-            return Err(io::Error::other("the kernel ended the connection at once"));
+        let room = &mut [IoSliceMut::new(&mut buffer)];
+        let length = match device.read_within(&FIRST_REQUEST_TIME, room)? {
+            Read::Message(length) => length,
+            Read::Ended => {
+                return Err(io::Error::other("the kernel ended the connection at once"));
+            }
+            Read::Nothing => {
+                return Err(io::Error::other("the kernel asks nothing of who serves the mount"));
+            }
         };
         let message = buffer.get(..length).unwrap_or_default();
         let Some((unique, answer)) = init::answer(message, requested) else { break };
