@@ -23,8 +23,8 @@ use anyhow::Context;
 use engine::vnode::api::Ino;
 use front::fuse::protocol::{NodeId, NodeNumbers};
 use front::fuse::{
-    Attached, CpuLatency, EndCause, MountError, MountOptions, MountedSession, POLL_TIME_MAX,
-    StopSignals, THREADS_MAX, TransportChoice, Unmounted,
+    Attached, CpuLatency, EndCause, MountError, MountOptions, MountedSession, POLL_TIME_DEFAULT,
+    POLL_TIME_MAX, StopSignals, THREADS_MAX, TransportChoice, Unmounted,
 };
 use front::shared::{Shares, Told};
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,10 @@ use crate::uses::{Claim, Use, Uses};
 const MOUNTS_MAX: usize = 64;
 /// Most of those that one mounter has, those that he is handing over too: others have some left.
 const MOUNTS_OF_MOUNTER_MAX: usize = 8;
+/// Most of all mounters together: administrators have the rest.
+const MOUNTS_OF_MOUNTERS_MAX: usize = MOUNTS_MAX / 2;
+/// Most threads of a mount of a mounter: each may take two buffers of 1 MiB.
+const THREADS_OF_MOUNTER_MAX: usize = 8;
 /// Longest `major:minor`.
 const DEVICE_CHARS_MAX: usize = 24;
 /// How often the end of a mount is looked for.
@@ -331,9 +335,15 @@ impl Mounts {
         if let Some(uid) = maker.mounter() {
             let own = list.mounted.iter().filter(|it| it.mounter == Some(uid)).count();
             let coming = list.coming_of.iter().filter(|&&it| it == uid).count();
+            let all = list.mounted.iter().filter(|it| it.mounter.is_some()).count();
             anyhow::ensure!(
                 own + coming < MOUNTS_OF_MOUNTER_MAX,
                 "{shown}: user {uid} has {MOUNTS_OF_MOUNTER_MAX} mounts here: unmount one first"
+            );
+            anyhow::ensure!(
+                all + list.coming_of.len() < MOUNTS_OF_MOUNTERS_MAX,
+                "{shown}: mounters have {MOUNTS_OF_MOUNTERS_MAX} mounts here, and get no more: \
+                 ask an administrator"
             );
             list.coming_of.push(uid);
         }
@@ -424,8 +434,10 @@ fn set_as_asked(options: &mut MountOptions, spec: &MountSpec, maker: Maker, grou
     if let Maker::Mounter(peer) = maker {
         // RO2.
         options.acts_as = Some((peer.uid, peer.gid, groups));
-        // Processors are everybody's.
+        // Processors are everybody's, and memory is.
         options.cpu_latency = CpuLatency::Off;
+        options.thread_count = options.thread_count.min(THREADS_OF_MOUNTER_MAX);
+        options.poll_time = options.poll_time.min(POLL_TIME_DEFAULT);
     }
 }
 
@@ -588,12 +600,13 @@ mod tests {
         let set = |maker: Maker| {
             let mut options = MountOptions::new("pool");
             set_as_asked(&mut options, &asked, maker, vec![70, 71]);
-            assert!(options.thread_count == THREADS_MAX && options.poll_time == POLL_TIME_MAX);
-            (options.acts_as, options.cpu_latency)
+            let bounds = (options.thread_count, options.poll_time);
+            (options.acts_as, options.cpu_latency, bounds)
         };
         let mounter = Maker::Mounter(Peer { uid: 7, gid: 8 });
-        assert_eq!(set(mounter), (Some((7, 8, vec![70, 71])), CpuLatency::Off));
-        assert_eq!(set(MAKER), (None, CpuLatency::On));
+        let bounds = (THREADS_OF_MOUNTER_MAX, POLL_TIME_DEFAULT);
+        assert_eq!(set(mounter), (Some((7, 8, vec![70, 71])), CpuLatency::Off, bounds));
+        assert_eq!(set(MAKER), (None, CpuLatency::On, (THREADS_MAX, POLL_TIME_MAX)));
     }
 
     /// Goal: one mounter can't take all mounts of a pool, nor can those that he is handing over.
@@ -608,7 +621,14 @@ mod tests {
         let refused = come(mounter(7)).err().expect("he has enough");
         assert!(refused.contains("user 7 has 8 mounts here: unmount one"), "{refused}");
         assert!(come(mounter(8)).is_ok() && come(MAKER).is_ok());
-        drop(coming);
+        let others = (100..).take(MOUNTS_OF_MOUNTERS_MAX - MOUNTS_OF_MOUNTER_MAX);
+        let others: Vec<_> = others.map(|uid| come(mounter(uid))).collect();
+        assert!(others.iter().all(Result::is_ok));
+        let refused = come(mounter(8)).err().expect("they have enough");
+        assert!(refused.contains("mounters have 32 mounts here"), "{refused}");
+        let left: Vec<_> = (MOUNTS_OF_MOUNTERS_MAX..MOUNTS_MAX).map(|_| come(MAKER)).collect();
+        assert!(left.iter().all(Result::is_ok), "administrators have some left");
+        drop((coming, others, left));
         assert!(come(mounter(7)).is_ok(), "they have gone");
         pool.close().expect("memory does not fail");
     }

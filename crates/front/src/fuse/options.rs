@@ -15,7 +15,7 @@ const THREADS_DEFAULT_MIN: usize = 4;
 
 /// How long a thread looks for the next request before it sleeps, by default: one client gains a
 /// third, and two lose nothing (docs/decisions/0016-own-fuse-transport.md).
-const POLL_TIME_DEFAULT: Duration = Duration::from_micros(50);
+pub const POLL_TIME_DEFAULT: Duration = Duration::from_micros(50);
 
 /// Longest time a thread may look for the next request.
 pub const POLL_TIME_MAX: Duration = Duration::from_millis(10);
