@@ -183,6 +183,9 @@ impl Core {
         told: &mut dyn FnMut(usize, &[&[u8]]),
     ) -> Vec<(usize, FsError)> {
         let ways = self.ways(plans.iter().flatten());
+        if ways.is_empty() {
+            return self.carry_out_by(ways, plans, told);
+        }
         let is_read: Vec<bool> = ways.iter().map(Way::is_read).collect();
         let steps = steps_of(plans.iter().flatten(), &ways);
         let failed = self.carry_out_and_mend(ways, &is_read, plans, told);
@@ -224,24 +227,14 @@ impl Core {
         told: &mut dyn FnMut(usize, &[&[u8]]),
     ) -> Vec<(usize, FsError)> {
         let mut failed = Vec::new();
-        let runs = plans.iter().flatten().flat_map(|plan| &plan.runs);
-        let (mut requests, of_runs) = self.requests(runs.zip(&ways));
         let errors = self.store.volume.read_errors();
-        let places = requests.iter().map(|request| {
-            let Extent { place, fragments } = request.extent;
-            let (start, length, _) = self.store.volume.pages_around(place, fragments);
-            (start, length)
-        });
-        let tickets = self.store.volume.submit_reads(Purpose::Data, places);
-        for (request, ticket) in requests.iter_mut().zip(tickets) {
-            request.ticket = Some(ticket);
-        }
+        let (mut requests, of_runs) = self.ask_for(plans, &ways);
         if ways.iter().any(|way| matches!(way, Way::Coming)) {
             // Before anybody else is waited for: a device may begin only when it is asked how far
             // it is, and its deadline has begun.
             requests.iter_mut().for_each(Request::settle);
         }
-        let mut ways = ways.into_iter().zip(of_runs);
+        let mut ways = ways.into_iter().enumerate();
         for (index, plan) in plans.iter().enumerate() {
             let read = match plan {
                 Ok(plan) => {
@@ -252,7 +245,8 @@ impl Core {
                         .runs
                         .iter()
                         .zip(ways)
-                        .map(|(run, (way, of))| {
+                        .map(|(run, (number, way))| {
+                            let of = of_runs.get(number).copied().flatten();
                             self.take_run(run, way, of.and_then(|of| requests.get_mut(of)))
                         })
                         .collect();
@@ -265,8 +259,34 @@ impl Core {
                 failed.push((index, error));
             }
         }
-        self.note_apart(&requests, self.store.volume.read_errors() != errors);
+        if !requests.is_empty() {
+            self.note_apart(&requests, self.store.volume.read_errors() != errors);
+        }
         failed
+    }
+
+    /// Asks the device for what `ways` say. Returns the requests, and which of them brings each run;
+    /// no request, no runs.
+    fn ask_for(
+        &self,
+        plans: &[FsResult<Plan>],
+        ways: &[Way],
+    ) -> (Vec<Request>, Vec<Option<usize>>) {
+        if !ways.iter().any(Way::is_read) {
+            return (Vec::new(), Vec::new());
+        }
+        let runs = plans.iter().flatten().flat_map(|plan| &plan.runs);
+        let (mut requests, of_runs) = self.requests(runs.zip(ways));
+        let places = requests.iter().map(|request| {
+            let Extent { place, fragments } = request.extent;
+            let (start, length, _) = self.store.volume.pages_around(place, fragments);
+            (start, length)
+        });
+        let tickets = self.store.volume.submit_reads(Purpose::Data, places);
+        for (request, ticket) in requests.iter_mut().zip(tickets) {
+            request.ticket = Some(ticket);
+        }
+        (requests, of_runs)
     }
 
     /// Returns how each run of `plans` comes, in order.
