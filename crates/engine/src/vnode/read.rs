@@ -265,8 +265,8 @@ impl Core {
         failed
     }
 
-    /// Asks the device for what `ways` say. Returns the requests, and which of them brings each run;
-    /// no request, no runs.
+    /// Asks the device for what `ways` say. Returns the requests, and which of them brings each
+    /// run; no request, no runs.
     fn ask_for(
         &self,
         plans: &[FsResult<Plan>],
