@@ -27,6 +27,7 @@ mod returns_own;
 mod roles;
 mod round_robin;
 mod scrub;
+mod scrub_cut;
 mod set;
 mod skeleton;
 mod spares;

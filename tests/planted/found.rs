@@ -307,6 +307,8 @@ pub(crate) const FOUND: &[Row] = &[
         "rebuild_crash::no_cut_in_a_rebuild_takes_what_was_acknowledged",
     ),
     ("CursorAhead", "members", "rebuild_crash::no_cut_in_a_rebuild_takes_what_was_acknowledged"),
+    ("ScrubNotFlushed", "members", "scrub_cut::no_cut_makes_a_scrub_pass_over_anything"),
+    ("ScrubAhead", "members", "scrub_cut::no_cut_makes_a_scrub_pass_over_anything"),
     ("ReplacedKeepsIdentity", "members", "rebuild::a_new_device_is_made_whole_beside_writers"),
     (
         "RecoveryTrustsJoining",

@@ -589,6 +589,10 @@ pub struct ToldFacts {
 pub struct ScrubFacts {
     /// Bytes of the pool that were held against each other.
     pub read_bytes: u64,
+    /// How many of these before the pool was mounted this time: what was found there is in the log
+    /// of the server of that time.
+    #[serde(default)]
+    pub read_before: u64,
     /// Pages of 4 KiB that were not the same on all devices.
     pub differing: u64,
     /// Pages and blocks that were written again.

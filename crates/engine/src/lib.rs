@@ -27,7 +27,8 @@ pub mod vnode;
 pub use alloc::{PlacementError, Shortage, SpaceCounts};
 pub use buffer::{CacheCounts, LsnCounts};
 pub use jobs::{
-    CleanerCounts, CleanerGauge, JobProgress, JobStatus, Pace, Percent, RebuildReport, ScrubReport,
+    CleanerCounts, CleanerGauge, JobProgress, JobStatus, Pace, Percent, RebuildReport, ScrubError,
+    ScrubReport,
 };
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{

@@ -76,8 +76,9 @@ pub struct MemberDisk {
     pub state: u8,
     /// Zero.
     pub reserved: [u8; 3],
-    /// MiB of the pool, from the start, of which a joining member has its share; else 0.
-    pub copied_mib: U32,
+    /// MiB of the pool, from the start: of which a joining member has its share; of one that is
+    /// online, which a scrub that is under way has done. Else 0.
+    pub done_mib: U32,
     /// While it is away: the last update of the labels that it certainly has, by its sequence. Else
     /// 0.
     pub left_at: U64,
@@ -150,6 +151,9 @@ pub struct Member {
     pub path: Vec<u8>,
     /// MiB of the pool of which it has its share while it is joining; else 0.
     pub copied_mib: u32,
+    /// MiB of the pool that a scrub which is under way has done, while the member is online; else
+    /// 0.
+    pub scrubbed_mib: u32,
     /// The parts of the pool that it has not, for it was away when they were written; while it is
     /// joining these alone are made anew. `None`: of a member that is online, nothing; of another
     /// everything, for it never was.
@@ -164,7 +168,16 @@ impl Member {
     #[must_use]
     pub fn new(id: [u8; 16], size_bytes: u64) -> Member {
         let (state, path) = (MemberState::Online, Vec::new());
-        Member { id, size_bytes, state, path, copied_mib: 0, missed: None, left_at: 0 }
+        Member {
+            id,
+            size_bytes,
+            state,
+            path,
+            copied_mib: 0,
+            scrubbed_mib: 0,
+            missed: None,
+            left_at: 0,
+        }
     }
 
     /// Returns what a slot has that nobody is in.
@@ -202,7 +215,11 @@ impl Member {
             size_bytes: U64::new(self.size_bytes),
             state: self.state.number(),
             reserved: [0; 3],
-            copied_mib: U32::new(self.copied_mib),
+            done_mib: U32::new(match self.state {
+                MemberState::Online => self.scrubbed_mib,
+                MemberState::Joining => self.copied_mib,
+                MemberState::Missing | MemberState::Failed | MemberState::Gone => 0,
+            }),
             left_at: U64::new(self.left_at),
             path: path_to_disk(&self.path),
         }
@@ -238,7 +255,7 @@ impl Spare {
             size_bytes: U64::new(self.size_bytes),
             state: STATE_SPARE,
             reserved: [0; 3],
-            copied_mib: U32::new(0),
+            done_mib: U32::new(0),
             left_at: U64::new(0),
             path: path_to_disk(&self.path),
         }
@@ -445,17 +462,31 @@ pub(crate) fn members_of(disk: &[MemberDisk]) -> Result<Vec<Member>, SuperblockE
             return Err(bad);
         }
         let path = path_of(found).ok_or_else(|| bad.clone())?;
-        let (size_bytes, copied_mib) = (found.size_bytes.get(), found.copied_mib.get());
-        if copied_mib != 0 && state != MemberState::Joining {
-            return Err(bad);
-        }
+        let (size_bytes, done_mib) = (found.size_bytes.get(), found.done_mib.get());
+        let (copied_mib, scrubbed_mib) = match state {
+            MemberState::Joining => (done_mib, 0),
+            MemberState::Online => (0, done_mib),
+            MemberState::Missing | MemberState::Failed | MemberState::Gone if done_mib != 0 => {
+                return Err(bad);
+            }
+            MemberState::Missing | MemberState::Failed | MemberState::Gone => (0, 0),
+        };
         let left_at = found.left_at.get();
         let is_away = matches!(state, MemberState::Missing | MemberState::Failed);
         if left_at != 0 && !is_away {
             return Err(bad);
         }
         let (id, missed) = (found.id, None);
-        members.push(Member { id, size_bytes, state, path, copied_mib, missed, left_at });
+        members.push(Member {
+            id,
+            size_bytes,
+            state,
+            path,
+            copied_mib,
+            scrubbed_mib,
+            missed,
+            left_at,
+        });
     }
     let ends_with_one = members.last().is_some_and(|last| !last.is_gone());
     if ends_with_one && members.iter().any(Member::is_online) { Ok(members) } else { Err(bad) }
@@ -471,7 +502,7 @@ pub(crate) fn spares_of(
     for found in disk {
         let is_member = members.iter().any(|member| member.id == found.id);
         let is_twice = is_member || spares.iter().any(|spare| spare.id == found.id);
-        let is_blank = found.copied_mib.get() == 0 && found.left_at.get() == 0;
+        let is_blank = found.done_mib.get() == 0 && found.left_at.get() == 0;
         if found.state != STATE_SPARE || !is_blank || is_twice {
             return Err(bad);
         }
@@ -560,8 +591,11 @@ mod tests {
         let error = members_of(&[joining]).expect_err("not done").to_string();
         assert!(error.contains("leave"), "{error}");
         joining.state = 1;
-        joining.copied_mib = U32::new(1);
-        assert!(members_of(&[joining]).is_err(), "what is online has all");
+        joining.done_mib = U32::new(1);
+        let scrubbed = members_of(&[joining]).expect("a scrub is under way");
+        assert_eq!((scrubbed[0].scrubbed_mib, scrubbed[0].copied_mib), (1, 0));
+        joining.state = 3;
+        assert!(members_of(&[joining]).is_err(), "what has failed does nothing");
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Major version: readers refuse one that they do not know.
 pub const VERSION_MAJOR: u16 = 6;
 /// Minor version: readers ignore one that they do not know.
-pub const VERSION_MINOR: u16 = 1;
+pub const VERSION_MINOR: u16 = 2;
 /// Most busy groups.
 pub const BUSY_GROUPS_MAX: usize = 256;
 /// Most void intervals: past it the two oldest become one.
@@ -151,8 +151,8 @@ struct SuperblockDisk {
     /// 0: no disk group is reshaped. `reshape` says of which, and how far it is, 1: that gets a
     /// member more; 2: whose last allocation groups are given up; 3: that is to have a member less.
     reshaping: u8,
-    /// Zero.
-    reserved_a: u8,
+    /// 1: a scrub is under way: members that are online say how far. 0: none.
+    scrubbing: u8,
     /// Fragments of a segment.
     segment_fragments: U32,
     /// Fragments of a group.
@@ -327,6 +327,8 @@ pub struct Superblock {
     pub epoch_base: Epoch,
     /// Busy marks count only while their group has this generation.
     pub busy_generation: u64,
+    /// Whether a scrub has begun that has not come to its end: how far it is the members say.
+    pub is_scrubbing: bool,
     /// Secret that seals segment summaries.
     pub secret: [u8; 16],
     /// Void intervals, oldest first: at most [`VOID_INTERVALS_MAX`].
@@ -531,6 +533,7 @@ impl Superblock {
             (disk.writer_term.get() < u32::MAX, "writer_term"),
             (disk.lsn_base.get() <= LSN_MAX, "lsn_base"),
             (disk.epoch_base.get() <= EPOCH_MAX, "epoch_base"),
+            (disk.scrubbing <= 1, "scrubbing"),
         ];
         if let Some(&(_, field)) = bounds.iter().find(|(holds, _)| !holds) {
             return Err(bad(field));
@@ -596,6 +599,7 @@ impl Superblock {
             lsn_base: Lsn(disk.lsn_base.get()),
             epoch_base: Epoch(disk.epoch_base.get()),
             busy_generation: disk.busy_generation.get(),
+            is_scrubbing: disk.scrubbing != 0,
             secret: disk.secret,
             voids: voids.iter().map(void_of).collect(),
             busy_groups: busy_groups.iter().map(|group| group.get()).collect(),
@@ -715,6 +719,7 @@ impl Superblock {
         disk.lsn_base = U64::new(self.lsn_base.0);
         disk.epoch_base = U64::new(self.epoch_base.0);
         disk.busy_generation = U64::new(self.busy_generation);
+        disk.scrubbing = u8::from(self.is_scrubbing);
         disk.secret = self.secret;
         disk.layouts[0] = self.layout.to_disk(&self.slots);
         let is_said = geometry.pages_in_halves && geometry.first_stripe.is_none();

@@ -152,6 +152,8 @@ bugs! {
     RebuildForgetsParity: "A rebuild makes the data of a member anew and not its parity.",
     OnlineBeforeFlush: "A member is called online before what was made anew is durable (JN1).",
     CursorAhead: "The cursor in the labels is ahead of what was made anew (JN1).",
+    ScrubNotFlushed: "The labels tell how far a scrub is before what it mended is durable (SB1).",
+    ScrubAhead: "The labels say of a scrub that it has done more than it has (SB1).",
     ReplacedKeepsIdentity: "A new device takes the identity of the one whose place it takes (MB1).",
     RecoveryTrustsJoining: "Recovery leaves stripes that a joining member may have otherwise.",
     PinForgotten: "A segment that is being made anew is given to others when it is empty (G6).",

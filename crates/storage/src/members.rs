@@ -449,6 +449,7 @@ mod tests {
             lsn_base: Lsn(0),
             epoch_base: Epoch(2),
             busy_generation: 1,
+            is_scrubbing: false,
             secret: [0; 16],
             voids: Vec::new(),
             busy_groups: Vec::new(),

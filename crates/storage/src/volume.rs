@@ -43,6 +43,7 @@ mod ranges;
 mod reshaping;
 mod returning;
 mod salvage;
+mod scrubbed;
 mod set;
 mod slot;
 mod spares;

@@ -628,6 +628,7 @@ fn superblock(geometry: &Geometry) -> Superblock {
         lsn_base: Lsn(0),
         epoch_base: Epoch(0),
         busy_generation: 1,
+        is_scrubbing: false,
         secret: [3; 16],
         voids: Vec::new(),
         busy_groups: Vec::new(),

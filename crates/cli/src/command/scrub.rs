@@ -54,10 +54,18 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<ScrubFacts> {
 }
 
 fn text_of(pool: &str, found: &ScrubFacts) -> String {
+    let before = match found.read_before {
+        0 => String::new(),
+        bytes => format!(
+            "; {} of these before the pool was mounted this time: the log of then has what was \
+             found there",
+            ByteSize(bytes)
+        ),
+    };
     let ScrubFacts { differing, repaired, lost, unused, parities, .. } = found;
     let read = ByteSize(found.read_bytes);
     if (*differing, *repaired, *lost) == (0, 0, 0) {
-        return format!("{pool}: {read}, the same on all devices");
+        return format!("{pool}: {read}, the same on all devices{before}");
     }
     let mut text = format!(
         "{pool}: {read}; {differing} pages differ between the devices: {repaired} pages and blocks \
@@ -66,6 +74,7 @@ fn text_of(pool: &str, found: &ScrubFacts) -> String {
     if *parities > 0 {
         text += &format!(", of {parities} runs of rows the parity was written again");
     }
+    text += &before;
     if *lost > 0 {
         text += &format!(
             ", of {lost} no copy verifies or takes it: the server's log has all, here are the \

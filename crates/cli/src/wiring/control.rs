@@ -9,7 +9,6 @@ use engine::{
     Pool, ScrubReport,
 };
 use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
-use format::members::Layout;
 use format::placement::Placement;
 
 use super::{Served, devices, failed, groups, growth, quota, random_bytes};
@@ -91,7 +90,10 @@ fn control(
             pool.remove_disk_group(*group).map_err(|error| failed(path, error))?;
             return groups::list(path, pool).map(Answer::Groups);
         }
-        Request::Scrub {} => return begin_scrub(path, pool),
+        Request::Scrub {} => {
+            pool.scrub().map_err(|error| failed(path, error))?;
+            return Ok(Answer::Done);
+        }
         Request::ScrubStatus {} => {
             return Ok(Answer::Scrub(pool.scrub_report().map(scrub_facts)));
         }
@@ -349,34 +351,29 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
     Ok(Answer::Filesets { list: found.into_iter().take(LIST_MAX).map(facts).collect(), next })
 }
 
-fn begin_scrub(path: &Path, pool: &Pool) -> Result<Answer, BackendError> {
-    let members = pool.members();
-    let online = members.iter().filter(|it| it.member.is_online()).count();
-    let refusal = match pool.status().layout {
-        Layout::Single => Some(
-            "the pool lies on one device, so there is nothing to hold it against: `holdfast check` \
-             verifies it",
-        ),
-        Layout::Mirror if online < 2 => Some(
-            "one device alone has all that the pool holds, so there is nothing to hold it against: \
-             replace the others first",
-        ),
-        Layout::Raid5 { .. } if online < members.len() => Some(
-            "a device of the raid5 is away or joining, so there is nothing to hold the others \
-             against: replace it, or wait until it is online",
-        ),
-        Layout::Mirror | Layout::RoundRobin | Layout::Stripe { .. } | Layout::Raid5 { .. } => None,
-    };
-    if let Some(words) = refusal {
-        return Err(failed(path, words));
-    }
-    pool.scrub().map(|_| Answer::Done).map_err(|error| failed(path, error))
-}
-
 fn scrub_facts(found: ScrubReport) -> ScrubFacts {
-    let ScrubReport { read_bytes, differing, repaired, lost, unused, parities, names, is_done } =
-        found;
-    ScrubFacts { read_bytes, differing, repaired, lost, unused, parities, names, is_done }
+    let ScrubReport {
+        read_bytes,
+        read_before,
+        differing,
+        repaired,
+        lost,
+        unused,
+        parities,
+        names,
+        is_done,
+    } = found;
+    ScrubFacts {
+        read_bytes,
+        read_before,
+        differing,
+        repaired,
+        lost,
+        unused,
+        parities,
+        names,
+        is_done,
+    }
 }
 
 fn pace_of(path: &Path, percent: Option<u8>) -> Result<Pace, BackendError> {

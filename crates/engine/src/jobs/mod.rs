@@ -45,8 +45,8 @@ use self::pace::Turns;
 pub use self::pace::{Pace, Percent};
 pub use self::rebuild::RebuildReport;
 pub(crate) use self::rebuild::{Rebuild, RebuildCounts};
-pub use self::scrub::ScrubReport;
-pub(crate) use self::scrub::{Scrub, ScrubCounts};
+pub(crate) use self::scrub::{Scrub, ScrubCounts, scrub_lacks};
+pub use self::scrub::{ScrubError, ScrubReport};
 
 use std::fmt::Debug;
 use std::sync::Arc;

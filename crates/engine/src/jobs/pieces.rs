@@ -2,7 +2,9 @@
 //! blocks the summaries of a segment list.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::geometry::Geometry;
 use format::ids::{Epoch, Place};
@@ -61,6 +63,61 @@ impl<'a> Kept<'a> {
             Kept::Alike => Redundancy::Copies,
             Kept::Segment(pin) => pin.kept,
         }
+    }
+}
+
+/// When a walk says in the labels how far it is: each time that it has done a part of its work.
+#[derive(Debug)]
+pub(super) struct Notes {
+    part_bytes: u64,
+    /// Bytes of pieces that were worked on since the last note.
+    since: AtomicU64,
+}
+
+/// Parts of a walk's work after which it notes how far it is: a crash repeats one.
+const NOTED_PARTS: u64 = 128;
+/// Descriptors of allocation groups that are read to tell how much work there is.
+const LOOKED_AT_MAX: u32 = 4096;
+
+impl Notes {
+    /// Returns when a walk over `walked` notes. Of what lies in stripes it works on what is in use
+    /// alone.
+    pub(super) fn new(core: &Core, walked: &Range<u64>) -> Notes {
+        let geometry = core.store.geometry();
+        let overlap = |bytes: Range<u64>| {
+            bytes.end.min(walked.end).saturating_sub(bytes.start.max(walked.start))
+        };
+        let added = geometry.added.iter().map(|range| (range.numbers(), geometry.bytes_of(range)));
+        let first = geometry.groups_offset..geometry.device_bytes;
+        let mut budget = LOOKED_AT_MAX;
+        let mut work_of = |(numbers, bytes): (Range<u32>, Range<u64>)| {
+            let walked_bytes = overlap(bytes);
+            if walked_bytes == 0 || !geometry.is_striped(numbers.start) {
+                return walked_bytes;
+            }
+            let space = core.store.alloc.space_within(numbers, &mut budget);
+            // Too many to look at: as if all were in use, so that it does not note too often.
+            let used = if space.is_counted { space.used } else { space.capacity };
+            (used << geometry.fragment_shift).min(walked_bytes)
+        };
+        let groups = iter::once((0..geometry.group_count, first)).chain(added);
+        let work = overlap(0..geometry.groups_offset) + groups.map(&mut work_of).sum::<u64>();
+        Notes { part_bytes: work / NOTED_PARTS, since: AtomicU64::new(0) }
+    }
+
+    /// Returns the same of a walk that works on `bytes` at most.
+    pub(super) fn at_most(self, bytes: u64) -> Notes {
+        Notes { part_bytes: self.part_bytes.min(bytes / NOTED_PARTS), ..self }
+    }
+
+    /// Whether a walk that has worked on `bytes` more notes how far it is.
+    pub(super) fn are_due(&self, bytes: u64) -> bool {
+        let since = self.since.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let is_due = since >= self.part_bytes;
+        if is_due {
+            self.since.store(0, Ordering::Relaxed);
+        }
+        is_due
     }
 }
 

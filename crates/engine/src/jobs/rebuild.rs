@@ -20,7 +20,7 @@ use storage::device::{DeviceError, Redundancy};
 use storage::volume::{Remade, Stay, ToRemake};
 
 use self::own::{Own, save_maps};
-use super::pieces::{Kept, LOST_NAMED_MAX, Listed, PASSED_OVER_MAX, listed_in};
+use super::pieces::{Kept, LOST_NAMED_MAX, Listed, Notes, PASSED_OVER_MAX, listed_in};
 use super::{Budget, Job, JobProgress, Step};
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
@@ -115,6 +115,7 @@ pub(crate) struct Rebuild {
     name: String,
     /// Bytes of the pool that are done; the labels may know of fewer.
     done_bytes: AtomicU64,
+    notes: Notes,
     counts: Arc<RebuildCounts>,
 }
 
@@ -122,17 +123,24 @@ impl Rebuild {
     /// Returns the job called `what` that makes the joining member in `slot`, which is there for
     /// `stay`, whole, from MiB `done_mib` on.
     pub(crate) fn new(
+        core: &Core,
         (slot, stay): (usize, Option<Stay>),
         what: String,
         done_mib: u32,
         counts: &Arc<RebuildCounts>,
     ) -> Rebuild {
         let (name, done_bytes) = (what, u64::from(done_mib) * MIB);
+        let volume = &core.store.volume;
+        let mut notes = Notes::new(core, &volume.walked(slot));
+        if let Some(missed_bytes) = volume.missed_bytes(slot) {
+            notes = notes.at_most(missed_bytes);
+        }
         Rebuild {
             slot,
             stay,
             name,
             done_bytes: AtomicU64::new(done_bytes),
+            notes,
             counts: Arc::clone(counts),
         }
     }
@@ -274,13 +282,17 @@ impl Job for Rebuild {
         // MS3: what memory and the labels say of the members may differ now.
         let fail = |error: DeviceError| core.store.journal.fail(&error);
         let from = self.done_bytes.load(Ordering::Relaxed);
+        let made_before = self.counts.made_bytes.load(Ordering::Relaxed);
         let (to, is_end) = self.walk(core, from, budget)?;
+        let made_bytes = self.counts.made_bytes.load(Ordering::Relaxed) - made_before;
         self.done_bytes.store(to, Ordering::Relaxed);
         if is_end {
             volume.end_join(self.slot, stay).map_err(fail)?;
             return Ok(Step::Done);
         }
-        volume.note_walked((self.slot, stay), from, to).map_err(fail)?;
+        if self.notes.are_due(made_bytes) {
+            volume.note_walked((self.slot, stay), to).map_err(fail)?;
+        }
         match self.is_joining(core) {
             false => Ok(Step::Done),
             true if to == from => Ok(Step::Wait),

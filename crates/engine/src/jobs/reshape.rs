@@ -77,7 +77,7 @@ impl Reshape {
             name,
             compared: AtomicU64::new(compared),
             has_left: AtomicBool::new(false),
-            scrub: Scrub::new(core, &counts),
+            scrub: Scrub::new(core, core.store.geometry().group_table_offset, &counts),
             cleaner: Arc::clone(cleaner),
             emptying: Evacuation::new(Leaving::LastGroups(disk_group), cleaner),
             out: Mutex::default(),

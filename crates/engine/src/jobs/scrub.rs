@@ -23,16 +23,18 @@ mod stripes;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::geometry::Geometry;
 use format::ids::{Epoch, Place};
+use format::members::{Layout, Member};
 use format::page::PAGE_BYTES;
 use storage::device::{DeviceError, Purpose, Redundancy};
 use storage::volume::{Healed, Volume};
 
-use super::pieces::{Kept, LOST_NAMED_MAX, Listed, PASSED_OVER_MAX, listed_in, summary_of};
+use super::pieces::{Kept, LOST_NAMED_MAX, Listed, Notes, PASSED_OVER_MAX, listed_in, summary_of};
 use super::{Budget, Job, JobProgress, Step};
 use crate::alloc::{Pin, SegmentId};
 use crate::convert::index_wide;
@@ -44,6 +46,7 @@ use crate::vnode::Core;
 #[derive(Debug, Default)]
 pub(crate) struct ScrubCounts {
     read_bytes: AtomicU64,
+    read_before: AtomicU64,
     differing: AtomicU64,
     repaired: AtomicU64,
     lost: AtomicU64,
@@ -58,6 +61,8 @@ pub(crate) struct ScrubCounts {
 pub struct ScrubReport {
     /// Bytes of the pool that were looked at; in stripes what nothing uses counts too.
     pub read_bytes: u64,
+    /// How many of these before this mount: what was found there is in the log of that time.
+    pub read_before: u64,
     /// Pages of 4 KiB that were not the same on all members, or whose rows do not agree.
     pub differing: u64,
     /// Pages and blocks that were written again.
@@ -80,6 +85,7 @@ impl ScrubCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ScrubReport {
             read_bytes: of(&self.read_bytes),
+            read_before: of(&self.read_before),
             differing: of(&self.differing),
             repaired: of(&self.repaired),
             lost: of(&self.lost),
@@ -113,18 +119,71 @@ impl ScrubCounts {
     }
 }
 
-/// A scrub of the whole pool. It begins anew where it was interrupted by a close.
+/// Why a pool cannot be scrubbed now.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScrubError {
+    /// `holdfast check` verifies such a pool.
+    #[error(
+        "the pool lies on one device, so there is nothing to hold it against: `holdfast check` \
+         verifies it"
+    )]
+    NotSeveral,
+    /// Replace the others first.
+    #[error(
+        "one device alone has all that the pool holds, so there is nothing to hold it against: \
+         replace the others first"
+    )]
+    Alone,
+    /// Replace it, or wait until it is online.
+    #[error(
+        "a device of the raid5 is away or joining, so there is nothing to hold the others \
+         against: replace it, or wait until it is online"
+    )]
+    Away,
+    /// What a member said: the pool must stop writing.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// Returns why what the pool holds cannot be held against anything now; `None`: it can.
+pub(crate) fn scrub_lacks(volume: &Volume) -> Option<ScrubError> {
+    let Some(label) = volume.members().and_then(|members| members.label()) else {
+        return Some(ScrubError::NotSeveral);
+    };
+    let is_online = |slot: &usize| label.members.get(*slot).is_some_and(Member::is_online);
+    let added = label.added.iter().map(|group| (group.layout, &group.slots));
+    let groups = iter::once((label.layout, &label.slots)).chain(added);
+    let mut is_on_one = true;
+    for (layout, slots) in groups {
+        let online = slots.iter().filter(is_online).count();
+        match layout {
+            Layout::Single => continue,
+            Layout::Mirror if online < 2 => return Some(ScrubError::Alone),
+            Layout::Raid5 { .. } if online < slots.len() => return Some(ScrubError::Away),
+            Layout::Mirror | Layout::RoundRobin | Layout::Stripe { .. } | Layout::Raid5 { .. } => {}
+        }
+        is_on_one = false;
+    }
+    is_on_one.then_some(ScrubError::NotSeveral)
+}
+
+/// A scrub of the whole pool. How far it is the labels tell: one that was interrupted goes on.
 #[derive(Debug)]
 pub(crate) struct Scrub {
     at: AtomicU64,
+    notes: Notes,
     counts: Arc<ScrubCounts>,
 }
 
 impl Scrub {
-    /// Returns a scrub that counts in `counts`.
-    pub(crate) fn new(core: &Core, counts: &Arc<ScrubCounts>) -> Scrub {
-        let at = AtomicU64::new(core.store.geometry().group_table_offset);
-        Scrub { at, counts: Arc::clone(counts) }
+    /// Returns a scrub that goes on at byte `at` of the pool, and counts in `counts`.
+    pub(crate) fn new(core: &Core, at: u64, counts: &Arc<ScrubCounts>) -> Scrub {
+        let before = at.saturating_sub(core.store.geometry().group_table_offset);
+        counts.read_bytes.store(before, Ordering::Relaxed);
+        counts.read_before.store(before, Ordering::Relaxed);
+        let notes = Notes::new(core, &(0..core.store.volume.used_end()));
+        Scrub { at: AtomicU64::new(at), notes, counts: Arc::clone(counts) }
     }
 }
 
@@ -135,11 +194,13 @@ impl Job for Scrub {
 
     fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
         let volume = &core.store.volume;
-        let (mut read, mut passed_over) = (0, 0);
+        // What memory and the labels say of the members may differ after a failure (MS3).
+        let fail = |error: DeviceError| core.store.journal.fail(&error);
+        let (mut read, mut read_bytes, mut passed_over) = (0, 0, 0);
         while read < budget.units && passed_over < PASSED_OVER_MAX {
             let at = self.at.load(Ordering::Relaxed);
             let Some(piece) = volume.piece_at(at) else {
-                volume.flush(Purpose::Cleaner).map_err(|error| core.store.journal.fail(&error))?;
+                volume.end_scrub().map_err(fail)?;
                 self.counts.is_done.store(1, Ordering::Relaxed);
                 return Ok(Step::Done);
             };
@@ -147,6 +208,7 @@ impl Job for Scrub {
             match Kept::of(core, &piece) {
                 Ok(Some(kept)) => {
                     read += 1;
+                    read_bytes += length;
                     let compared = volume.compare(piece.clone(), kept.redundancy(), None);
                     // A write is at it.
                     let Some(compared) = compared.map_err(io)? else { return Ok(Step::Wait) };
@@ -163,6 +225,9 @@ impl Job for Scrub {
             }
             self.counts.read_bytes.fetch_add(length, Ordering::Relaxed);
             self.at.store(end, Ordering::Relaxed);
+        }
+        if self.notes.are_due(read_bytes) {
+            volume.note_scrubbed(self.at.load(Ordering::Relaxed)).map_err(fail)?;
         }
         Ok(Step::Again)
     }

@@ -360,6 +360,7 @@ impl Pool {
             epoch_base: Epoch(2),
             geometry,
             busy_generation: 1,
+            is_scrubbing: false,
             secret: take(&options.random, 32),
             voids: Vec::new(),
             busy_groups: Vec::new(),

@@ -15,7 +15,9 @@ use storage::volume::{
 use super::Pool;
 use super::disk_groups::DiskGroupError;
 use crate::error::{FsError, FsResult};
-use crate::jobs::{Rebuild, RebuildCounts, RebuildReport, Scrub, ScrubReport};
+use crate::jobs::{
+    Rebuild, RebuildCounts, RebuildReport, Scrub, ScrubError, ScrubReport, scrub_lacks,
+};
 
 /// What `status` tells of a member.
 #[derive(Clone, Debug)]
@@ -409,7 +411,8 @@ impl Pool {
         let is_back = self.volume().is_returning(slot);
         let what = if is_back { "bringing back" } else { "rebuilding" };
         let what = format!("{what} {device}");
-        self.jobs.add(&self.core, Arc::new(Rebuild::new((slot, stay), what, done_mib, &counts)));
+        let rebuild = Rebuild::new(&self.core, (slot, stay), what, done_mib, &counts);
+        self.jobs.add(&self.core, Arc::new(rebuild));
     }
 
     /// Returns what the last rebuild since the open has done; `None`: there was none.
@@ -422,21 +425,36 @@ impl Pool {
         Arc::clone(self.rebuild.lock().insert(Arc::new(RebuildCounts::of(slot))))
     }
 
-    /// Begins to hold against each other whatever the pool is kept in, by a job. Returns whether it
-    /// began: one that is under way goes on.
+    /// Begins to hold against each other whatever the pool is kept in, by a job, or goes on with
+    /// one that was interrupted. Returns whether it began: one that is under way goes on.
     ///
     /// # Errors
     ///
-    /// [`ReplaceError::NotSeveral`]: of one device there is nothing to repair from.
-    pub fn scrub(&self) -> Result<bool, ReplaceError> {
-        self.volume().members().ok_or(ReplaceError::NotSeveral)?;
+    /// See [`ScrubError`].
+    pub fn scrub(&self) -> Result<bool, ScrubError> {
         let mut last = self.scrub.lock();
         if last.as_ref().is_some_and(|counts| !counts.report().is_done) {
             return Ok(false);
         }
+        if let Some(lacks) = scrub_lacks(self.volume()) {
+            return Err(lacks);
+        }
+        let at = self.volume().begin_scrub();
+        let at = at.inspect_err(|error| self.stop_writing(error))?;
         let counts = last.insert(Arc::default());
-        self.jobs.add(&self.core, Arc::new(Scrub::new(&self.core, counts)));
+        self.jobs.add(&self.core, Arc::new(Scrub::new(&self.core, at, counts)));
         Ok(true)
+    }
+
+    /// Goes on with a scrub that a crash or a close has interrupted, once there is something to
+    /// hold what the pool has against.
+    pub(super) fn resume_scrub(&self) -> FsResult<()> {
+        if !self.has_left_scrub.load(Ordering::Relaxed) || scrub_lacks(self.volume()).is_some() {
+            return Ok(());
+        }
+        self.has_left_scrub.store(false, Ordering::Relaxed);
+        let begun = self.scrub().map_err(|error| FsError::Io { cause: error.to_string() });
+        begun.map(|_| ())
     }
 
     /// Returns what the last scrub since the open has found; `None`: there was none.

@@ -214,6 +214,8 @@ pub struct Pool {
     jobs: Jobs,
     /// What the last scrub has found.
     scrub: Mutex<Option<Arc<ScrubCounts>>>,
+    /// Whether the labels tell of a scrub that this open has not gone on with yet.
+    has_left_scrub: AtomicBool,
     /// What the last rebuild has done.
     rebuild: Mutex<Option<Arc<RebuildCounts>>>,
     /// Locked with nothing else.
@@ -442,6 +444,7 @@ impl Pool {
             jobs,
             unreadable: Mutex::default(),
             scrub: Mutex::new(None),
+            has_left_scrub: AtomicBool::new(false),
             rebuild: Mutex::new(None),
             has_resumed: AtomicBool::new(false),
             recovery,
@@ -542,10 +545,13 @@ impl Pool {
             self.resume_rebuild();
             self.resume_reshape();
             self.resume_evacuations();
+            let is_left = self.volume().scrubbed().is_some();
+            self.has_left_scrub.store(is_left, Ordering::Relaxed);
         }
         self.fail_unreadable();
         self.take_back()?;
         self.take_spare()?;
+        self.resume_scrub()?;
         match self.jobs.tick(&self.core) {
             // A full pool is no reason to stop the clock.
             Err(FsError::NoSpace) => Ok(None),

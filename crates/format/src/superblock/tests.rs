@@ -42,6 +42,7 @@ pub(super) fn sample() -> Superblock {
         lsn_base: Lsn(4096),
         epoch_base: Epoch(9),
         busy_generation: 2,
+        is_scrubbing: true,
         secret: [3; 16],
         voids: vec![void; 3],
         busy_groups: vec![5, 6],

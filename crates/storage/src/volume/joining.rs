@@ -27,6 +27,7 @@ use std::ops::Range;
 use format::disk_group::{DiskGroup, GroupRange};
 use format::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
 use format::members::{Member, MemberState};
+use format::missed::part_bytes;
 use format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use runtime::planted::{self, Planted};
 
@@ -42,8 +43,6 @@ use crate::device::{DeviceError, Purpose, SharedDevice};
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
 /// Pieces that are read while one is put together and written.
 const READ_AHEAD_MAX: usize = 2;
-/// Parts of the whole after which the cursor is written to the labels: a crash repeats one.
-const CURSOR_PARTS: u64 = 128;
 
 /// Why a device cannot take the place of a member.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -264,6 +263,14 @@ impl Volume {
         label.map_or(0..0, |label| self.walked_for(&label, slot))
     }
 
+    /// Returns how many bytes of the pool the member in `slot`, which has come back, has missed;
+    /// `None`: it gets everything.
+    #[must_use]
+    pub fn missed_bytes(&self, slot: usize) -> Option<u64> {
+        let missed = self.members()?.all().get(slot)?.missed?;
+        Some(u64::from(missed.count()) * part_bytes(self.geometry()))
+    }
+
     /// Returns the piece of the pool that begins at byte `offset`, or has it: what is walked in one
     /// step. `None`: it lies behind the end, or there is one device.
     #[must_use]
@@ -310,28 +317,18 @@ impl Volume {
         }
     }
 
-    /// Says in the labels that all below byte `to` of the pool is done, after it is durable, if the
-    /// way from byte `from` was far enough; nothing if another stay in `slot` has begun.
+    /// Says in the labels that all below byte `to` of the pool is done, after it is durable;
+    /// nothing if another stay in `slot` has begun.
     ///
     /// # Errors
     ///
     /// What a member said that the layout needs.
-    pub fn note_walked(
-        &self,
-        (slot, stay): (usize, &Stay),
-        from: u64,
-        to: u64,
-    ) -> Result<(), DeviceError> {
+    pub fn note_walked(&self, (slot, stay): (usize, &Stay), to: u64) -> Result<(), DeviceError> {
         let Some(members) = self.members() else { return Ok(()) };
         let Some((set, _)) = members.of_slot(slot) else { return Ok(()) };
-        let total = u64::from(total_mib(self.used_end()));
-        let part = (total / CURSOR_PARTS).max(1) * PIECE_BYTES;
-        if to / part == from / part {
-            return Ok(());
-        }
         // CRASH: what lies below the cursor is durable before the labels say so.
         set.submit_flush(Purpose::Cleaner).wait()?;
-        let ahead = if planted::is(Planted::CursorAhead) { part } else { 0 };
+        let ahead = if planted::is(Planted::CursorAhead) { PIECE_BYTES } else { 0 };
         let copied_mib = u32::try_from((to + ahead) / PIECE_BYTES).unwrap_or(u32::MAX);
         members.change(|slots, label| {
             let is_same = slots.get(slot).is_some_and(|at| at.stay() == *stay);

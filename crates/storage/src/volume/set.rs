@@ -24,9 +24,8 @@
 //! range ([`MemberSet::begin_write`]): so whoever holds the range afterwards knows that each write
 //! before went to the members of before. While labels are written and the members change no write
 //! begins: a write that begins before is in flight, and one that begins afterwards sees the members
-//! as they are then, so no write falls between a map and the writes that it is to have (MS5). LOCK:
-//! the lock of the label is behind every lock of the
-//! engine and held while labels are written.
+//! as they are then, so no write falls between a map and the writes that it is to have (MS5).
+//! LOCK: the label's lock is behind every lock of the engine; held while labels are written.
 
 mod labels;
 mod lay;
@@ -48,7 +47,7 @@ use runtime::planted::{self, Planted};
 use runtime::sync::Mutex;
 
 pub(super) use self::labels::take_table;
-use self::labels::{Begun, note_states, write_copies, write_labels};
+use self::labels::{Begun, forget_scrubbed, note_states, write_copies, write_labels};
 use super::lone::Before;
 use super::ranges::{Closed, Hold, InFlight, Ranges};
 use super::slot::{Counted, Pending, Slot};
@@ -627,6 +626,7 @@ impl MemberSet {
         let Some(known) = label.as_ref() else { return Ok(()) };
         let (mut slots, mut superblock) = (gather(&sets), self.to_change(known));
         let (changed, last) = change(&mut slots, &mut superblock);
+        forget_scrubbed(known, &mut superblock);
         match changed {
             Change::Nothing => return Ok(()),
             Change::Table => {}

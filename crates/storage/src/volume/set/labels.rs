@@ -11,6 +11,7 @@ use format::missed::Parts;
 use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
 
+use super::super::joining::copied_end;
 use super::{MemberSet, is_short, unflushed};
 use crate::device::{DeviceError, Operation, Purpose, RequestKind, SharedDevice, Ticket};
 use crate::pool::{steps_of, submit_superblock_copy};
@@ -32,7 +33,7 @@ impl Begun {
     }
 }
 
-/// Makes what `superblock` says of members and disk groups what `known` does.
+/// Makes what `superblock` says of members and disk groups, and of a scrub, what `known` does.
 pub(in crate::volume) fn take_table(superblock: &mut Superblock, known: &Superblock) {
     superblock.members.clone_from(&known.members);
     if !planted::is(Planted::AttachedForgotten) {
@@ -45,6 +46,15 @@ pub(in crate::volume) fn take_table(superblock: &mut Superblock, known: &Superbl
     superblock.memberships.clone_from(&known.memberships);
     superblock.added.clone_from(&known.added);
     superblock.geometry.clone_from(&known.geometry);
+    superblock.is_scrubbing = known.is_scrubbing;
+}
+
+/// A pool that has become longer or shorter than `known` says: what is there now was not all there
+/// when a scrub passed it (SB2).
+pub(super) fn forget_scrubbed(known: &Superblock, superblock: &mut Superblock) {
+    if copied_end(&superblock.geometry) != copied_end(&known.geometry) {
+        superblock.members.iter_mut().for_each(|member| member.scrubbed_mib = 0);
+    }
 }
 
 /// Writes `superblock` to the labels of all of `slots` that get writes. One that does not do it
@@ -130,6 +140,9 @@ pub(super) fn note_states(
         member.missed = slot.missed;
         if slot.state != MemberState::Joining {
             member.copied_mib = 0;
+        }
+        if slot.state != MemberState::Online {
+            member.scrubbed_mib = 0;
         }
     }
 }

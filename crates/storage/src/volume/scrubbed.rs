@@ -1,0 +1,78 @@
+//! How far a scrub is, kept in the labels, so that one that a crash or a close interrupts goes on
+//! where it was.
+//!
+//! # Invariants
+//!
+//! - SB1: What lies in front of what the labels tell of each member that is online was held
+//!   against the others, and what was mended there is durable. The scrub itself may be further.
+//! - SB2: Where the pool becomes longer or shorter, and of a member that comes, the labels tell
+//!   that nothing is done, until the scrub notes how far it is again.
+
+use format::members::Member;
+use runtime::planted::{self, Planted};
+
+use super::Volume;
+use super::joining::PIECE_BYTES;
+use super::set::Change;
+use crate::device::{DeviceError, Purpose};
+
+impl Volume {
+    /// Returns the byte of the pool at which a scrub goes on that was interrupted; `None`: there
+    /// is none.
+    #[must_use]
+    pub fn scrubbed(&self) -> Option<u64> {
+        let label = self.members()?.label().filter(|label| label.is_scrubbing)?;
+        let online = label.members.iter().filter(|member| member.is_online());
+        let done_mib = online.map(|member| member.scrubbed_mib).min().unwrap_or(0);
+        let start = self.geometry().group_table_offset;
+        Some((u64::from(done_mib) * PIECE_BYTES).max(start))
+    }
+
+    /// Says in the labels that a scrub is under way, unless they do already. Returns the byte of
+    /// the pool at which it begins, or goes on.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that the layout needs: the pool must stop writing.
+    pub fn begin_scrub(&self) -> Result<u64, DeviceError> {
+        if let Some(at) = self.scrubbed() {
+            return Ok(at);
+        }
+        self.set_scrubbed(true, 0)?;
+        Ok(self.geometry().group_table_offset)
+    }
+
+    /// Says in the labels that all in front of byte `to` is done, after it is durable (SB1).
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::begin_scrub`].
+    pub fn note_scrubbed(&self, to: u64) -> Result<(), DeviceError> {
+        if !planted::is(Planted::ScrubNotFlushed) {
+            // CRASH: what was mended there is durable before the labels say so.
+            self.flush(Purpose::Cleaner)?;
+        }
+        let ahead = if planted::is(Planted::ScrubAhead) { 8 } else { 0 };
+        self.set_scrubbed(true, u32::try_from(to / PIECE_BYTES).unwrap_or(u32::MAX) + ahead)
+    }
+
+    /// Says in the labels that the scrub has come to its end.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::begin_scrub`].
+    pub fn end_scrub(&self) -> Result<(), DeviceError> {
+        self.flush(Purpose::Cleaner)?;
+        self.set_scrubbed(false, 0)
+    }
+
+    fn set_scrubbed(&self, is_scrubbing: bool, done_mib: u32) -> Result<(), DeviceError> {
+        let Some(members) = self.members() else { return Ok(()) };
+        members.change(|_, label| {
+            label.is_scrubbing = is_scrubbing;
+            let online = label.members.iter_mut().filter(|member| Member::is_online(member));
+            online.for_each(|member| member.scrubbed_mib = done_mib);
+            Change::Table
+        })
+    }
+}
