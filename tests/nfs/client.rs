@@ -205,6 +205,10 @@ impl Direct {
         Direct { service: Arc::clone(service), peer, sink, told }
     }
 
+    pub(crate) fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
     /// Serves a record; the answer, if there is one before a commit.
     pub(crate) fn start(&mut self, record: &[u8]) -> (Option<Vec<u8>>, Option<Commit>) {
         self.try_start(record).expect("it is a call")

@@ -6,6 +6,7 @@ mod bounds;
 mod client;
 mod cost;
 mod fuzz;
+mod histories;
 mod procedures;
 mod rules;
 mod shared;

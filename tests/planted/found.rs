@@ -684,4 +684,12 @@ pub(crate) const FOUND: &[Row] = &[
         "engine",
         "segment::ahead::tests::who_asks_for_what_is_being_read_waits_for_it",
     ),
+    ("DuplicateForgotten", "nfs", "histories::what_clients_are_told_is_a_history_of_one_tree"),
+    ("DuplicateDoneBeside", "nfs", "histories::what_clients_are_told_is_a_history_of_one_tree"),
+    (
+        "DuplicateWithoutChecksum",
+        "nfs",
+        "histories::what_clients_are_told_is_a_history_of_one_tree",
+    ),
+    ("AnsweredBeforeCommit", "nfs", "histories::what_clients_are_told_is_a_history_of_one_tree"),
 ];

@@ -19,7 +19,7 @@ use self::suites::{Finding, Suite, Suites};
 
 /// What is asked in CI: suites of which one test takes seconds.
 const FAST: &[&str] =
-    &["engine", "orders", "members", "posix", "fault", "full", "filesets", "crash"];
+    &["engine", "orders", "members", "posix", "fault", "full", "filesets", "nfs", "crash"];
 
 /// Runs of a test that does not find its bug, before it counts as missed.
 const TRIES: usize = 3;

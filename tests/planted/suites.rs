@@ -46,6 +46,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "fault", environment: &[] },
     Suite { name: "full", environment: &[] },
     Suite { name: "filesets", environment: &[] },
+    Suite { name: "nfs", environment: &[] },
     // Every bug that no other suite finds, and torture of so many seeds for those that need a rare
     // moment.
     Suite { name: "crash", environment: &[] },

@@ -313,6 +313,10 @@ bugs! {
     SummaryNotFromRow:
         "A summary that has rotted is not taken from its row, and what it lists rots with it.",
     AheadNotWaitedFor: "Who asks for what is being read ahead reads it as well.",
+    DuplicateForgotten: "A change that comes again after its answer is done again (DR1).",
+    DuplicateDoneBeside: "A change that comes again while it is being done is done beside (DR1).",
+    DuplicateWithoutChecksum: "Requests of one number and length are one, whatever they ask.",
+    AnsweredBeforeCommit: "What a client of NFS is told to be durable is not yet.",
 }
 
 /// Whether `bug` is awake.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use runtime::planted::{self, Planted};
 
 use super::handle::HandleKey;
 use super::service::ReplySink;
@@ -48,6 +49,7 @@ impl RequestKey {
         record: &[u8],
     ) -> RequestKey {
         let front = &record[..record.len().min(SUMMED_BYTES)];
+        let front = if planted::is(Planted::DuplicateWithoutChecksum) { &[] } else { front };
         let checksum = HandleKey([0; 16]).hash(front);
         RequestKey { peer, xid, program, procedure, length: record.len(), checksum }
     }
@@ -99,6 +101,10 @@ impl Duplicates {
     ) -> Arrival {
         let mut requests = self.requests.lock();
         requests.drop_old(Instant::now());
+        let is_busy = matches!(requests.entries.get(&key), Some(Entry::Busy(_)));
+        if is_busy && planted::is(Planted::DuplicateDoneBeside) {
+            requests.entries.remove(&key);
+        }
         match requests.entries.get_mut(&key) {
             Some(Entry::Done(reply)) => Arrival::Done(reply.clone()),
             Some(Entry::Busy(waiting)) => {
@@ -134,6 +140,9 @@ impl InProgress {
         let mut requests = self.of.requests.lock();
         let waiting = requests.entries.insert(self.key, Entry::Done(reply.clone()));
         requests.done.push_back((Instant::now(), self.key));
+        if planted::is(Planted::DuplicateForgotten) {
+            requests.entries.remove(&self.key);
+        }
         drop(requests);
         if let Some(Entry::Busy(sink)) = waiting {
             sink.send(reply);

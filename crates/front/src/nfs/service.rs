@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use engine::vnode::api::{Around, Attr, Caller, Checks, FileSystem, FsError, FsResult, Handle};
 use parking_lot::{Mutex, RwLock};
+use runtime::planted::{self, Planted};
 
 use super::counts::{Counts, ProcedureCounts, Running};
 use super::duplicate::{Arrival, Duplicates, InProgress, RequestKey};
@@ -390,6 +391,9 @@ impl Service {
         let failed = Failure { xid: call.xid, procedure: call.procedure, absent };
         match work.dispatch(call.procedure, args, &mut out) {
             Ok(Done::Now) => answerer.answer(rpc::end_answer(out), false),
+            Ok(Done::Durable(_)) if planted::is(Planted::AnsweredBeforeCommit) => {
+                answerer.answer(rpc::end_answer(out), false);
+            }
             Ok(Done::Durable(target)) if target.export.rules().is_async && is_async_procedure => {
                 answerer.answer(rpc::end_answer(out), false);
             }
