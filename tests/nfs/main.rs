@@ -5,6 +5,7 @@
 mod bounds;
 mod client;
 mod cost;
+mod crowd;
 mod fuzz;
 mod histories;
 mod procedures;

@@ -543,8 +543,8 @@ fn is_transient(error: &std::io::Error) -> bool {
 const _: () = assert!(RECORD_BYTES_MAX + MARK_BYTES < 2 << 20);
 
 #[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
+pub(super) mod tests {
+    use std::net::{IpAddr, TcpListener};
 
     use super::*;
 
@@ -552,17 +552,28 @@ mod tests {
         Duration::from_secs(count)
     }
 
-    /// Returns a connection that is watched, and the client's end of it.
-    fn pair() -> (Connection, TcpStream) {
+    /// Returns a connection, and the client's end of it.
+    fn connected(peer: Option<IpAddr>, token: u64) -> (Connection, TcpStream) {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("there is room");
         let (held_bytes, strangers) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let ground = Arc::new(Ground { epoll, held_bytes, strangers });
         let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
         let address = listener.local_addr().expect("it has one");
         let client = TcpStream::connect(address).expect("it listens");
-        let (socket, peer) = listener.accept().expect("it came");
+        let (socket, found) = listener.accept().expect("it came");
         socket.set_nonblocking(true).expect("it is a socket");
-        let connection = Connection::new(&ground, socket, peer, 99);
+        let peer = SocketAddr::new(peer.unwrap_or(found.ip()), found.port());
+        (Connection::new(&ground, socket, peer, token), client)
+    }
+
+    /// Returns a connection that is said to come from `peer`.
+    pub(in super::super) fn from(peer: IpAddr, token: u64) -> Arc<Connection> {
+        Arc::new(connected(Some(peer), token).0)
+    }
+
+    /// Returns a connection that is watched, and the client's end of it.
+    fn pair() -> (Connection, TcpStream) {
+        let (connection, client) = connected(None, 99);
         connection.watch().expect("there is room");
         (connection, client)
     }

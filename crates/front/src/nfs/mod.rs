@@ -41,6 +41,7 @@ mod handle;
 mod listing;
 mod mount;
 mod names;
+mod peers;
 mod portmap;
 mod protocol;
 mod rpc;

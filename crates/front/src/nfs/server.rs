@@ -15,7 +15,7 @@
 //! One of the threads may be kept as the leader of group commit of each pool, and a part of them
 //! may wait for its devices (TU1); the others go on.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -30,6 +30,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use super::connection::{Connection, Ground, Input, Overdue, Taken};
+use super::peers::Peers;
 use super::rpc::{Front, MARK_BYTES, front_of, joined};
 use super::service::{Commit, NoCall, ReplySink, Service, Used};
 
@@ -132,7 +133,7 @@ struct Shared {
     service: Arc<Service>,
     ground: Arc<Ground>,
     listeners: Vec<TcpListener>,
-    connections: Mutex<HashMap<u64, Arc<Connection>>>,
+    connections: Mutex<Peers>,
     next_token: AtomicU64,
     thread_count: usize,
     connections_of_one: usize,
@@ -344,7 +345,7 @@ impl Shared {
             self.accept(listener, token);
             return;
         }
-        let connection = self.connections.lock().get(&token).map(Arc::clone);
+        let connection = self.connections.lock().get(token).map(Arc::clone);
         let Some(connection) = connection else { return };
         let served = catch_unwind(AssertUnwindSafe(|| self.serve(&connection, spare)));
         if served.is_err() {
@@ -353,7 +354,7 @@ impl Shared {
             connection.close();
         }
         if connection.is_closed() {
-            self.connections.lock().remove(&token);
+            self.connections.lock().remove(token);
         }
     }
 
@@ -405,35 +406,29 @@ impl Shared {
             .and_then(|()| Ok(rustix::net::sockopt::set_socket_keepalive(&socket, true)?));
         let connection = Arc::new(Connection::new(&self.ground, socket, peer, token));
         connection.set_stranger(is_stranger);
-        connections.insert(token, Arc::clone(&connection));
+        connections.insert(Arc::clone(&connection));
         drop(connections);
         if is_ready.and_then(|()| connection.watch()).is_err() {
-            self.connections.lock().remove(&token);
+            self.connections.lock().remove(token);
         }
     }
 
     /// NC6: returns whether an address may have one more connection.
-    fn make_room_beside(
-        &self,
-        connections: &mut HashMap<u64, Arc<Connection>>,
-        address: IpAddr,
-    ) -> bool {
-        if connections.len() < self.connections_of_one {
-            return true;
-        }
-        let of_address = || connections.values().filter(|it| it.peer.ip() == address);
-        if of_address().count() < self.connections_of_one {
+    fn make_room_beside(&self, connections: &mut Peers, address: IpAddr) -> bool {
+        // PE1: only where there are too many is each looked at.
+        if connections.count_of(address) < self.connections_of_one {
             return true;
         }
         self.surplus.fetch_add(1, Ordering::Relaxed);
-        let idle = of_address().filter_map(|it| Some((it.idle_since()?, it.token)));
-        let idlest = idle.min().and_then(|(_, token)| connections.remove(&token));
+        let of_address = connections.values().filter(|it| it.peer.ip() == address);
+        let idle = of_address.filter_map(|it| Some((it.idle_since()?, it.token)));
+        let idlest = idle.min().and_then(|(_, token)| connections.remove(token));
         idlest.inspect(|idlest| end(idlest, Overdue::IdlestOfMany)).is_some()
     }
 
     /// Has the listeners watched again where the system had no descriptor left, and gives up
     /// connections that ask nothing.
-    fn hear_again(&self, connections: &mut HashMap<u64, Arc<Connection>>, now: Instant) {
+    fn hear_again(&self, connections: &mut Peers, now: Instant) {
         let is_idle = |since: &Instant| now.saturating_duration_since(*since) > GIVEN_UP_TIME;
         let idle = connections
             .values()
@@ -441,7 +436,7 @@ impl Shared {
         let mut idle: Vec<(Instant, u64)> = idle.collect();
         idle.sort_unstable();
         for (_, token) in idle.into_iter().take(GIVEN_UP_MAX) {
-            if let Some(connection) = connections.remove(&token) {
+            if let Some(connection) = connections.remove(token) {
                 end(&connection, Overdue::IdlestOfMany);
             }
         }
@@ -598,7 +593,7 @@ impl Shared {
         if self.ground.is_full() {
             self.make_room(&connections, now);
         }
-        connections.retain(|_, connection| {
+        connections.retain(|connection| {
             if let Some(why) = connection.overdue(now) {
                 end(connection, why);
             }
@@ -619,7 +614,7 @@ impl Shared {
     }
 
     /// NC4.
-    fn make_room(&self, connections: &HashMap<u64, Arc<Connection>>, now: Instant) {
+    fn make_room(&self, connections: &Peers, now: Instant) {
         let bytes_of = |connection: &Arc<Connection>| connection.bytes_in_the_way(now);
         let mut all: Vec<_> = connections.values().map(|it| (bytes_of(it), it)).collect();
         all.retain(|(bytes, _)| *bytes > 0);
