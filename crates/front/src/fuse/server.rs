@@ -232,7 +232,7 @@ impl Server {
                 // Of a directory they say whose what is made in it is.
                 is_set && {
                     let found = self.fs.getattr(&acting.caller, self.numbers.ino_of(*node));
-                    found.is_ok_and(|attr| attr.kind != FileKind::Directory)
+                    !found.is_ok_and(|attr| attr.kind == FileKind::Directory)
                 }
             }
             _ => false,

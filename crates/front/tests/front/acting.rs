@@ -1,6 +1,7 @@
 //! A mount whose every request is one user's: who mounted it may choose as whom its kernel asks.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use engine::vnode::api::{
     Caller, Data, Fallocate, FileKind, FileSystem, FsError, Ino, NewInode, RenameMode, Seek,
@@ -14,6 +15,7 @@ use front::fuse::{Attached, MountOptions, Unmounted, attach, mount, serve_attach
 use front::fuse::{Server, mountpoint};
 use rustix::io::Errno;
 
+use crate::memory_fs::MemoryFs;
 use crate::mounted::{Directory, has_dev_fuse, new_pool};
 
 /// Whose the mount is.
@@ -111,6 +113,21 @@ fn a_mount_of_one_user_does_all_as_him() {
     assert_eq!(ask(&believing, set(secret, mode(0o4755))).map(drop), Ok(()));
     drop((believing, acting));
     pool.close().expect("memory does not fail");
+}
+
+/// Goal: a program that runs as another is not made where nobody can say what the file is: it may
+/// be no directory.
+#[test]
+fn what_cannot_be_looked_at_gets_no_set_bits() {
+    let fs = Arc::new(MemoryFs::new());
+    let server = Server::new(Arc::<MemoryFs>::clone(&fs)).acting_as(ANNA, ANNA, Vec::new());
+    let made = ask(&server, make(ROOT_NODE, b"a", FileKind::Regular, 0o644));
+    let made = made.expect("it is new").expect("a file").id;
+    fs.hides_attributes.store(true, Ordering::Relaxed);
+    assert_eq!(ask(&server, set(made, mode(0o4755))), Err(Errno::PERM));
+    fs.hides_attributes.store(false, Ordering::Relaxed);
+    let now = ask(&server, Request::GetAttr { node: made }).expect("it is there");
+    assert_eq!(now.expect("a file").attr.mode, 0o644);
 }
 
 #[track_caller]

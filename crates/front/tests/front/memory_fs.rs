@@ -60,6 +60,8 @@ pub(crate) struct MemoryFs {
     pub(crate) deferred: Deferred,
     /// While a test holds it, no look-up of [`HANGING`] ends.
     pub(crate) hangs: Mutex<()>,
+    /// While it is set, nobody is told what a file is.
+    pub(crate) hides_attributes: AtomicBool,
 }
 
 /// What is put off: nothing, until a test says so, and then always something.
@@ -116,6 +118,7 @@ impl MemoryFs {
             later: Later::default(),
             deferred: Deferred::default(),
             hangs: Mutex::new(()),
+            hides_attributes: AtomicBool::new(false),
         }
     }
 
@@ -280,6 +283,9 @@ impl FileSystem for MemoryFs {
     }
 
     fn getattr(&self, _: &Caller, ino: Ino) -> FsResult<Attr> {
+        if self.hides_attributes.load(Ordering::Relaxed) {
+            return Err(FsError::Io { cause: "as a test says".to_owned() });
+        }
         self.state.lock().file(ino).map(|file| file.attr.clone())
     }
 
