@@ -21,6 +21,7 @@ mod group;
 mod quota;
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use format::fileset::{FilesetName, NamePart};
 use schemars::JsonSchema;
@@ -405,7 +406,20 @@ fn other_version(version: u32) -> String {
 
 /// CO1: whether a process of user `uid` may change what a server of user `own` has.
 pub(crate) fn may_change(uid: u32, own: u32) -> bool {
-    uid == 0 || uid == own
+    uid == 0 || (uid == own && !is_of_many(uid))
+}
+
+/// Whether the kernel says `uid` of each user whom this namespace has no number for: many users, of
+/// which one may be anybody.
+pub(crate) fn is_of_many(uid: u32) -> bool {
+    /// Where the kernel says another.
+    const USUAL: u32 = 65_534;
+    static OVERFLOW: OnceLock<u32> = OnceLock::new();
+    let read = || {
+        let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+        text.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL)
+    };
+    uid == u32::MAX || uid == *OVERFLOW.get_or_init(read)
 }
 
 /// Does `work` for `who` asked for `request`; a change is a line of the log, with what came of it.

@@ -11,6 +11,7 @@
 //! A mount that another process hands over comes in a thread of its own. Whoever waits for the
 //! server's end calls [`Mounts::reap`] now and then.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -47,6 +48,12 @@ const MOUNTS_OF_MOUNTERS_MAX: usize = MOUNTS_MAX / 2;
 const THREADS_OF_MOUNTER_MAX: usize = 8;
 /// Longest `major:minor`.
 const DEVICE_CHARS_MAX: usize = 24;
+/// Longest directory, as the kernel has it, and longest options and names, of a mounter: they are
+/// in the log.
+const DIRECTORY_BYTES_MAX: usize = 4096;
+const WORDS_BYTES_MAX: usize = 1024;
+/// Time between two lines of the log about what was refused to one mounter.
+const REFUSAL_PAUSE: Duration = Duration::from_secs(1);
 /// How often the end of a mount is looked for.
 const POLL_TIME: Duration = Duration::from_millis(50);
 /// How long processes that hold files may go on after a signal. A service manager waits 90 s before
@@ -72,6 +79,18 @@ pub(crate) struct MountSpec {
     pub(crate) transport: String,
     /// Whether processors are kept from halting: `auto`, `on` or `off`.
     pub(crate) cpu_latency: String,
+}
+
+impl MountSpec {
+    /// Refuses what is longer than anybody needs.
+    pub(crate) fn check_lengths(&self) -> Result<(), String> {
+        let names = [self.fileset.as_deref(), self.clone.as_deref(), Some(&self.options)];
+        let is_long = names.into_iter().flatten().any(|words| words.len() > WORDS_BYTES_MAX);
+        if is_long || self.directory.len() > DIRECTORY_BYTES_MAX {
+            return Err("the names and options of a mount are too long".to_owned());
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -132,6 +151,8 @@ pub(crate) struct Mounts {
     /// Who uses which fileset.
     pub(crate) uses: Arc<Uses>,
     list: Mutex<List>,
+    /// When the log was last told of a refusal, by mounter.
+    refused: Mutex<BTreeMap<u32, Instant>>,
 }
 
 #[derive(Default)]
@@ -166,6 +187,31 @@ impl Drop for Coming<'_> {
     }
 }
 
+impl Mounted {
+    /// Returns what the `status` of the server of the pool at `server` tells of it.
+    fn facts(&self, server: &Path) -> Value {
+        let directory = self.session.directory();
+        let transport = self.session.transport();
+        let (pool, fileset) = self.claim.place();
+        json!({
+            "directory": directory.to_string_lossy(),
+            "directory_bytes": directory.as_os_str().as_bytes(),
+            "device": self.session.device(),
+            "fileset": fileset,
+            "mounter": self.mounter,
+            "moved_to": (pool != server).then_some(pool),
+            "transport": { "name": transport.name(), "reason": transport.reason() },
+            "shared": self.session.told().map(|told| json!({
+                "notices": told.notices,
+                "waiting": told.waiting,
+                "delay_ns": told.delay_ns,
+                "overflows": told.overflows,
+                "opens_again": told.opens_again,
+            })),
+        })
+    }
+}
+
 impl Mounts {
     /// Returns the mounts of `pool`, which was opened at `path`: none.
     pub(crate) fn new(path: &Path, pool: &Arc<dyn OpenPool>) -> Arc<Mounts> {
@@ -174,6 +220,7 @@ impl Mounts {
             pool: Arc::clone(pool),
             uses: Uses::new(path, pool),
             list: Mutex::default(),
+            refused: Mutex::default(),
         })
     }
 
@@ -197,28 +244,12 @@ impl Mounts {
     }
 
     fn facts_where(&self, is_asked: impl Fn(&Mounted) -> bool) -> Vec<Value> {
-        let facts = |mounted: &Mounted| {
-            let directory = mounted.session.directory();
-            let transport = mounted.session.transport();
-            let (pool, fileset) = mounted.claim.place();
-            json!({
-                "directory": directory.to_string_lossy(),
-                "directory_bytes": directory.as_os_str().as_bytes(),
-                "device": mounted.session.device(),
-                "fileset": fileset,
-                "mounter": mounted.mounter,
-                "moved_to": (pool != self.path).then_some(pool),
-                "transport": { "name": transport.name(), "reason": transport.reason() },
-                "shared": mounted.session.told().map(|told| json!({
-                    "notices": told.notices,
-                    "waiting": told.waiting,
-                    "delay_ns": told.delay_ns,
-                    "overflows": told.overflows,
-                    "opens_again": told.opens_again,
-                })),
-            })
-        };
-        self.lock().mounted.iter().filter(|it| is_asked(it)).map(facts).collect()
+        self.lock()
+            .mounted
+            .iter()
+            .filter(|it| is_asked(it))
+            .map(|it| it.facts(&self.path))
+            .collect()
     }
 
     /// Returns what the kernel of each shared mount was told, with the device number of the mount.
@@ -375,7 +406,17 @@ impl Mounts {
         let directory = PathBuf::from(OsString::from_vec(spec.directory.clone()));
         check_shared(&options)?;
         let how = use_of(&options, &directory);
-        let claim = self.uses.claim(name.as_ref(), clone.as_ref(), how)?;
+        let claim = self.uses.claim(name.as_ref(), clone.as_ref(), how);
+        let claim = claim.map_err(|error| match maker {
+            Maker::Administrator(_) => anyhow::Error::from(error),
+            // It names what others have mounted and exported.
+            Maker::Mounter(_) => {
+                let name = spec.fileset.as_deref().unwrap_or_default();
+                anyhow::anyhow!(
+                    "{name} cannot be mounted now, it may be in use: ask an administrator"
+                )
+            }
+        })?;
         // From here on the other side mounts.
         status::send(stream, &Answer::Ready)?;
         let connection: OwnedFd = take_descriptor(stream)?.into();
@@ -388,8 +429,31 @@ impl Mounts {
         let shares = shares_of(&options, &claim);
         let session = front::fuse::serve_attached(fs, claim.fileset(), attached, &options, shares)?;
         tracing::info!(directory = ?session.directory(), "mounted");
-        self.lock().mounted.push(Mounted { session, claim, mounter: maker.mounter() });
-        Ok(self.facts().pop().unwrap_or_default())
+        let mounted = Mounted { session, claim, mounter: maker.mounter() };
+        // Of this one: others come and go.
+        let facts = mounted.facts(&self.path);
+        self.lock().mounted.push(mounted);
+        Ok(facts)
+    }
+
+    /// Writes a line of the log: who has asked for which mount, and why it was refused, if it was.
+    /// Of the refusals of a mounter one a second: he may ask as often as he likes.
+    pub(crate) fn audit(&self, spec: &MountSpec, maker: Maker, refusal: Option<String>) {
+        if let (Some(uid), Some(_)) = (maker.mounter(), &refusal) {
+            let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_due = |since: &Instant| since.elapsed() >= REFUSAL_PAUSE;
+            if !refused.get(&uid).is_none_or(is_due) {
+                return;
+            }
+            refused.insert(uid, Instant::now());
+        }
+        let directory = OsString::from_vec(spec.directory.clone());
+        let (who, result) =
+            (format!("user {}", maker.peer().uid), refusal.unwrap_or_else(|| "done".to_owned()));
+        let MountSpec { fileset, clone, options, .. } = spec;
+        tracing::info!(
+            target: "holdfast::audit", who, ?directory, ?fileset, ?clone, ?options, result, "mount"
+        );
     }
 
     /// Does so in a thread of its own. Returns why not.
@@ -402,7 +466,7 @@ impl Mounts {
         let (stream, mounts) = (stream.try_clone()?, Arc::clone(self));
         std::thread::Builder::new().name("hand-over".to_owned()).spawn(move || {
             let done = mounts.take_over(&stream, &spec, maker);
-            audit(&spec, maker.peer(), done.as_ref().err().map(|error| format!("{error:#}")));
+            mounts.audit(&spec, maker, done.as_ref().err().map(|error| format!("{error:#}")));
             let answer = match done {
                 Ok(value) => Answer::Mounted(value),
                 Err(error) => Answer::Error(format!("{error:#}")),
@@ -439,17 +503,6 @@ fn set_as_asked(options: &mut MountOptions, spec: &MountSpec, maker: Maker, grou
         options.thread_count = options.thread_count.min(THREADS_OF_MOUNTER_MAX);
         options.poll_time = options.poll_time.min(POLL_TIME_DEFAULT);
     }
-}
-
-/// Writes a line of the log: who has asked for which mount, and why it was refused, if it was.
-pub(crate) fn audit(spec: &MountSpec, peer: Peer, refusal: Option<String>) {
-    let directory = OsString::from_vec(spec.directory.clone());
-    let (who, result) =
-        (format!("user {}", peer.uid), refusal.unwrap_or_else(|| "done".to_owned()));
-    let MountSpec { fileset, clone, options, .. } = spec;
-    tracing::info!(
-        target: "holdfast::audit", who, ?directory, ?fileset, ?clone, ?options, result, "mount"
-    );
 }
 
 /// Takes every mount of these pools away, and waits a while for those who use them: of all pools at

@@ -18,6 +18,8 @@
 //!   may have mounted in a user namespace, where he says as whom the kernel asks.
 //! - RO3: A reader is told numbers, and the words of [`WORDS`]. What is added to the status is
 //!   hidden until it is listed there.
+//! - RO4: Administrators ask by a socket that nobody else can open, others by one by which nobody
+//!   is an administrator: neither keeps the other waiting, nor gets its rights by a mistake here.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -26,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::{Map, Value, json};
 
 use crate::backend::DEGRADED;
-use crate::control::{Peer, may_change};
+use crate::control::{Peer, is_of_many, may_change};
 use crate::mounts::MountSpec;
 use crate::output::printable;
 
@@ -94,6 +96,9 @@ impl Roles {
     pub(crate) fn of(&self, peer: Peer, own: Peer) -> Role {
         if may_change(peer.uid, own.uid) {
             return Role::Administrator;
+        }
+        if is_of_many(peer.uid) {
+            return Role::Nobody;
         }
         let grants = Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let his = || grants.iter().filter(|grant| grant.uids.contains(&peer.uid));
@@ -236,6 +241,21 @@ mod tests {
         roles.set(Vec::new());
         assert_eq!(roles.of(peer(1002), peer(1000)), Role::Nobody);
         assert_eq!(roles.of(peer(1000), peer(1000)), Role::Administrator);
+    }
+
+    /// Goal: a number that the kernel says of many users is nobody's, whatever was given to it, and
+    /// also where a server runs as that.
+    #[test]
+    fn a_number_that_stands_for_many_users_has_no_role() {
+        let roles = Roles::default();
+        let many = [65_534, u32::MAX];
+        roles.set(vec![Grant { uids: many.to_vec(), mounts: None }]);
+        for uid in many {
+            for own in [0, 1000, uid] {
+                assert_eq!(roles.of(peer(uid), peer(own)), Role::Nobody, "{uid} of {own}");
+            }
+            assert_eq!(roles.of(peer(0), peer(uid)), Role::Administrator);
+        }
     }
 
     /// Goal: a mounter mounts what is named, there or below, and nothing else (RO2).

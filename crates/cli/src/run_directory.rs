@@ -2,7 +2,7 @@
 //! be written to by it.
 //!
 //! It is closed to others until a server runs there that may listen to them: then they may enter it
-//! (0755), and ask by that server's socket (0666). All else in it is closed to them.
+//! (0755), and ask by that server's second socket (0666). All else in it is closed to them.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -60,6 +60,13 @@ pub(crate) fn to_ask() -> anyhow::Result<Vec<PathBuf>> {
     }
 }
 
+/// Whether this user may ask as an administrator the servers of a directory.
+pub(crate) fn is_own(directory: &Path) -> bool {
+    let user = rustix::process::geteuid();
+    let is_owner = |it: std::fs::Metadata| it.uid() == user.as_raw();
+    user.is_root() || std::fs::symlink_metadata(directory).is_ok_and(is_owner)
+}
+
 /// Lets others ask by the socket at `socket`, or nobody. Where they may, its directory is open to
 /// be entered, and whatever else is in it is closed.
 pub(crate) fn set_socket(socket: &Path, is_open: bool) -> anyhow::Result<()> {
@@ -72,14 +79,15 @@ pub(crate) fn set_socket(socket: &Path, is_open: bool) -> anyhow::Result<()> {
         return set(socket, 0o600);
     }
     let directory = socket.parent().with_context(|| format!("{shown} is in no directory"))?;
-    if std::fs::metadata(directory)?.mode() & OTHERS_ANYTHING == 0 {
-        for entry in std::fs::read_dir(directory)? {
-            let path = entry?.path();
-            // Logs that a server without others has begun.
-            if std::fs::symlink_metadata(&path).is_ok_and(|it| it.is_file()) {
-                set(&path, 0o600)?;
-            }
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        // Logs that a server without others has begun, or one of a version that left them open.
+        let found = std::fs::symlink_metadata(&path);
+        if found.is_ok_and(|it| it.is_file() && it.mode() & OTHERS_ANYTHING != 0) {
+            set(&path, 0o600)?;
         }
+    }
+    if std::fs::metadata(directory)?.mode() & OTHERS_ANYTHING == 0 {
         set(directory, ENTERED)?;
     }
     set(socket, 0o666)
@@ -130,6 +138,10 @@ mod tests {
         assert_eq!([&directory, &socket, &log].map(|it| mode_of(it)), [0o700, 0o600, 0o644]);
         set_socket(&socket, true).expect("it is ours");
         assert_eq!([&directory, &socket, &log].map(|it| mode_of(it)), [0o755, 0o666, 0o600]);
+        // A directory that is open already, by the unit or by a server of before.
+        std::fs::set_permissions(&log, PermissionsExt::from_mode(0o644)).expect("it is ours");
+        set_socket(&socket, true).expect("it is ours");
+        assert_eq!([&directory, &log].map(|it| mode_of(it)), [0o755, 0o600]);
         std::fs::remove_dir_all(&directory).expect("it is ours");
     }
 

@@ -2,29 +2,28 @@
 //!
 //! Each server listens on a socket of its own, `KEY.sock` in the run directory, where KEY is made
 //! of the pool's path. The run directory belongs to the user. Nobody else may enter it but where a
-//! server has a configuration, which may give others a role ([`crate::roles`]). A client sends one
-//! line of JSON and gets one line back.
+//! server has a configuration, which may give others a role ([`crate::roles`]): those ask by a
+//! second one, `KEY.users.sock` ([`sockets`]). A client sends one line of JSON and gets one line
+//! back.
 //!
 //! Limits: lines of at most [`LINE_BYTES_MAX`], answers of [`ANSWER_BYTES_MAX`]; one client at a
 //! time is listened to; a client that neither sends nor reads within [`CLIENT_TIME`] is dropped.
 //! What may take long has a thread of its own, of [`LONG_MAX`] at a time: whoever asks for the
 //! status waits for none of them. Who is no administrator has a thread of his own, of
-//! [`OTHERS_MAX`] at a time; who has no role is not listened to at all.
+//! [`others::OTHERS_MAX`] at a time; who has no role is not listened to at all.
 
 mod others;
+mod sockets;
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -32,7 +31,7 @@ use front::fuse::MountOptions;
 use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
 use front::fuse::protocol::{NodeId, NodeNumbers};
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
@@ -46,7 +45,8 @@ use crate::places::Places;
 use crate::roles::{Role, Roles};
 use crate::run_directory::{self, run_directory};
 use crate::transfer::{self, Transfer, Transfers};
-use others::OTHERS_MAX;
+use others::Others;
+pub(crate) use sockets::StatusServer;
 
 /// Longest line in either direction: an explanation of a large range has thousands of steps.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -73,6 +73,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A socket younger than this may belong to a server that is just starting.
 const SOCKET_YOUNG_TIME: Duration = Duration::from_secs(60);
+
+/// How the socket is called by which others ask.
+const OF_USERS: &str = ".users.sock";
 
 /// Bytes of a pool's file name that its key keeps, so that people recognise it.
 const KEY_NAME_BYTES_MAX: usize = 32;
@@ -210,9 +213,12 @@ pub(crate) fn socket_of(pool: &Path) -> anyhow::Result<PathBuf> {
 
 /// Returns where the server of `pool` is asked: one of this user's, or the system's.
 pub(crate) fn socket_to(pool: &Path) -> anyhow::Result<PathBuf> {
-    let name = format!("{}.sock", key_of(pool));
-    let sockets: Vec<PathBuf> =
-        run_directory::to_ask()?.into_iter().map(|it| it.join(&name)).collect();
+    let key = key_of(pool);
+    let name = |directory: PathBuf| match run_directory::is_own(&directory) {
+        true => directory.join(format!("{key}.sock")),
+        false => directory.join(format!("{key}{OF_USERS}")),
+    };
+    let sockets: Vec<PathBuf> = run_directory::to_ask()?.into_iter().map(name).collect();
     let found = sockets.iter().find(|it| it.exists()).or(sockets.first());
     found.cloned().context("there is no run directory")
 }
@@ -220,109 +226,6 @@ pub(crate) fn socket_to(pool: &Path) -> anyhow::Result<PathBuf> {
 /// Returns where the server of `pool` says why it failed at its end.
 pub(crate) fn last_words_of(pool: &Path) -> anyhow::Result<PathBuf> {
     Ok(socket_of(pool)?.with_extension("failed"))
-}
-
-/// A socket that answers for one server, until it is dropped.
-pub(crate) struct StatusServer {
-    path: PathBuf,
-    /// What `path` is, while it is ours.
-    file: Option<FileNumber>,
-    listener: Arc<UnixListener>,
-    has_ended: Arc<AtomicBool>,
-    listening: Option<JoinHandle<()>>,
-}
-
-impl StatusServer {
-    /// Listens at `path`, replacing a socket that nobody answers.
-    pub(crate) fn start(
-        path: PathBuf,
-        served: Served,
-        pool: Arc<dyn OpenPool>,
-    ) -> anyhow::Result<StatusServer> {
-        let is_open = served.roles.is_some();
-        let answering = Answering {
-            served: Arc::new(served),
-            pool,
-            transfers: Transfers::default(),
-            long: Places::new(LONG_MAX),
-            others: Places::new(OTHERS_MAX),
-        };
-        let own = Peer::own();
-        let server = StatusServer::listen_at(path, move |stream| {
-            serve(stream, &answering, (peer_of(stream)?, own))
-        })?;
-        run_directory::set_socket(&server.path, is_open)?;
-        Ok(server)
-    }
-
-    fn listen_at(
-        path: PathBuf,
-        serve: impl Fn(&UnixStream) -> anyhow::Result<()> + Send + 'static,
-    ) -> anyhow::Result<StatusServer> {
-        // A queue that is full is somebody's.
-        let is_someones = |error: std::io::Error| error.kind() == ErrorKind::WouldBlock;
-        if connect(&path, AT_ONCE).map_or_else(is_someones, |_| true) {
-            anyhow::bail!("{} answers already: the pool is mounted", path.display());
-        }
-        let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path)
-            .with_context(|| format!("cannot listen on {}", path.display()))?;
-        let file = file_at(&path);
-        let (listener, has_ended) = (Arc::new(listener), Arc::new(AtomicBool::new(false)));
-        let (socket, ended) = (Arc::clone(&listener), Arc::clone(&has_ended));
-        let listening = std::thread::Builder::new()
-            .name("status".to_owned())
-            .spawn(move || listen(&socket, &ended, serve))?;
-        Ok(StatusServer { path, file, listener, has_ended, listening: Some(listening) })
-    }
-}
-
-impl Drop for StatusServer {
-    fn drop(&mut self) {
-        self.has_ended.store(true, Ordering::Release);
-        // By the socket, not by its path: that may be gone, or another server's by now.
-        let is_shut = rustix::net::shutdown(&*self.listener, Shutdown::Both).is_ok();
-        // The number is not given to another file: the listener still holds its own.
-        if self.file.is_some() && file_at(&self.path) == self.file {
-            let _ = std::fs::remove_file(&self.path);
-        }
-        // A thread that could not be told goes with the process.
-        if let Some(listening) = self.listening.take().filter(|_| is_shut) {
-            let _ = listening.join();
-        }
-    }
-}
-
-/// Device and inode of a file.
-type FileNumber = (u64, u64);
-
-fn file_at(path: &Path) -> Option<FileNumber> {
-    let metadata = std::fs::symlink_metadata(path).ok()?;
-    Some((metadata.dev(), metadata.ino()))
-}
-
-fn listen(
-    listener: &UnixListener,
-    has_ended: &AtomicBool,
-    serve: impl Fn(&UnixStream) -> anyhow::Result<()>,
-) {
-    for stream in listener.incoming() {
-        if has_ended.load(Ordering::Acquire) {
-            return;
-        }
-        if stream.is_err() {
-            std::thread::park_timeout(ACCEPT_PAUSE);
-        }
-        // The end of one client is not that of the others.
-        let done = stream.map_err(anyhow::Error::from).and_then(|stream| {
-            catch_unwind(AssertUnwindSafe(|| serve(&stream)))
-                .unwrap_or_else(|_| send(&stream, &bug()))
-        });
-        if let Err(error) = done {
-            // The client's affair.
-            tracing::debug!(%error, "a status client was dropped");
-        }
-    }
 }
 
 /// Returns what a server says of itself and of its pool, its bugs being part of its health.
@@ -338,7 +241,7 @@ struct Answering {
     pool: Arc<dyn OpenPool>,
     transfers: Transfers,
     long: Places,
-    others: Places,
+    others: Others,
 }
 
 impl Answering {
@@ -378,15 +281,10 @@ fn serve(
     (peer, own): (Peer, Peer),
 ) -> anyhow::Result<()> {
     let Answering { served, pool, transfers, .. } = answering;
-    match served.role_of(peer, own) {
-        Role::Administrator => {}
-        // RO1: whatever he asks for.
-        role @ Role::Nobody => {
-            return send(stream, &Answer::Error(role.refusal(peer, Some(own))));
-        }
-        role @ (Role::Mounter(_) | Role::Reader) => {
-            return answering.apart(stream, role, (peer, own));
-        }
+    let role = served.role_of(peer, own);
+    if role != Role::Administrator {
+        // RO4: whatever he asks for.
+        return send(stream, &Answer::Error(role.refusal(peer, Some(own))));
     }
     let line = receive_line(stream, control::LINE_BYTES_MAX, CLIENT_TIME)?;
     let question = match serde_json::from_slice(&line) {
@@ -686,12 +584,18 @@ pub(crate) fn all() -> anyhow::Result<Vec<Found>> {
     let mut found = Vec::new();
     let mut sockets = Vec::new();
     for directory in run_directory::to_ask()? {
+        let is_own = run_directory::is_own(&directory);
         for entry in std::fs::read_dir(directory)? {
-            sockets.push(entry?.path());
+            sockets.push((entry?.path(), is_own));
         }
     }
-    for socket in sockets {
+    for (socket, is_own) in sockets {
         if socket.extension().is_none_or(|extension| extension != "sock") {
+            continue;
+        }
+        if is_of_users(&socket) == is_own {
+            // Who may ask by the other.
+            remove_if_abandoned(&socket);
             continue;
         }
         match ask(&socket, &Question::Status) {
@@ -712,7 +616,9 @@ pub(crate) fn all() -> anyhow::Result<Vec<Found>> {
 fn silent(socket: &Path, mounts: &[MountEntry]) -> Option<Found> {
     let is_of_socket = |entry: &&MountEntry| {
         let key = key_of(Path::new(&entry.source));
-        entry.kind == MOUNT_TYPE && socket.file_stem() == Some(key.as_ref())
+        let stem = socket.file_stem().unwrap_or_default().as_bytes();
+        let stem = stem.strip_suffix(b".users").unwrap_or(stem);
+        entry.kind == MOUNT_TYPE && stem == key.as_bytes()
     };
     let entry = mounts.iter().rfind(is_of_socket)?;
     let (pid, silence) = match connect(socket, AT_ONCE) {
@@ -742,6 +648,11 @@ fn silent(socket: &Path, mounts: &[MountEntry]) -> Option<Found> {
     });
     let (status, socket) = (json!({ "server": server }), socket.to_owned());
     Some(Found { status, socket, silence: Some(silence) })
+}
+
+/// Whether others ask by this socket.
+fn is_of_users(socket: &Path) -> bool {
+    socket.as_os_str().as_bytes().ends_with(OF_USERS.as_bytes())
 }
 
 /// Removes the socket of a server that was killed. A young one may not listen yet.

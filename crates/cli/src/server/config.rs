@@ -17,7 +17,7 @@ use toml::Spanned;
 use super::http::HttpOptions;
 use super::notices::KINDS;
 use super::receivers::{Address, Receiver, SENDMAIL, Way};
-use crate::control::ExportSpec;
+use crate::control::{ExportSpec, is_of_many};
 use crate::roles::{Grant, Mountable};
 use crate::size::ByteSize;
 
@@ -336,7 +336,13 @@ fn check_uids(uids: &[u32]) -> Result<(), String> {
     match uids {
         [] => Err("say who: uids = [1000]".to_owned()),
         uids if uids.contains(&0) => Err("user 0 may do all: leave it out".to_owned()),
-        _ => Ok(()),
+        uids => match uids.iter().find(|&&uid| is_of_many(uid)) {
+            Some(uid) => Err(format!(
+                "user {uid} is whoever has no number in this system or container: name users who \
+                 have one"
+            )),
+            None => Ok(()),
+        },
     }
 }
 
@@ -553,6 +559,7 @@ uids = [33, 1001]
             ("fileset = \"a/b\"", "fileset = \"a//b\"", "30:1: a//b: name a fileset"),
             ("uids = [1000]", "uids = []", "35:1: say who: uids"),
             ("uids = [1000]", "uids = [0]", "35:1: user 0 may do all"),
+            ("uids = [1000]", "uids = [4294967295]", "35:1: user 4294967295 is whoever has no"),
             ("[\"home/anna\"]", "[]", "35:1: say which filesets"),
             ("[\"home/anna\"]", "[\"a//b\"]", "35:1: a//b: name a fileset"),
             ("\"/home/anna/files\"", "\"/a/../b\"", "35:1: /a/../b: write a directory"),

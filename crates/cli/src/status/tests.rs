@@ -1,11 +1,14 @@
 //! Sockets that come and go, and who may ask for what.
 
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use engine::vnode::api::{FileSystem, FilesetUuid};
 use format::fileset::{FilesetName, NamePart};
 
-use super::others::OTHERS_TIME;
+use super::others::{OTHERS_MAX, OTHERS_OF_ONE_MAX, OTHERS_TIME};
+use super::sockets::Listening;
 use super::*;
 use crate::backend::{Backend, BackendError};
 use crate::roles::{Grant, Mountable};
@@ -19,8 +22,8 @@ fn a_server_ends_though_its_path_is_gone_or_anothers() {
     let directory = std::env::temp_dir().join(format!("holdfast-ends-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("it can be made");
     let path = directory.join("socket");
-    let start = || StatusServer::listen_at(path.clone(), |_| Ok(())).expect("it listens");
-    let ends = |server: StatusServer| {
+    let start = || Listening::start(path.clone(), "status", |_| Ok(())).expect("it listens");
+    let ends = |server: Listening| {
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             drop(server);
@@ -63,7 +66,7 @@ fn a_queue_that_is_full_is_waited_for_no_longer_than_said() {
     };
     assert_eq!(refused.kind(), ErrorKind::WouldBlock);
     assert!(!waiting.is_empty() && begun.elapsed() < CLIENT_TIME);
-    let taken = StatusServer::listen_at(path.clone(), |_| Ok(())).map(drop);
+    let taken = Listening::start(path.clone(), "status", |_| Ok(())).map(drop);
     let taken = taken.expect_err("the socket is another's").to_string();
     assert!(taken.contains("answers already"), "{taken}");
     drop(listener);
@@ -73,11 +76,11 @@ fn a_queue_that_is_full_is_waited_for_no_longer_than_said() {
 }
 
 /// A server of a pool in memory whose user is 1000, and that gives roles to 1001 and 1002.
-fn with_roles(pool: &Arc<dyn OpenPool>) -> Answering {
+fn with_roles(pool: &Arc<dyn OpenPool>) -> Arc<Answering> {
     let roles = Roles::default();
     let mounts = Mountable { filesets: vec!["a".to_owned()], directories: vec!["/mnt/a".into()] };
     roles.set(vec![
-        Grant { uids: vec![1001], mounts: None },
+        Grant { uids: vec![1001, 1011, 1012, 1013, 1014], mounts: None },
         Grant { uids: vec![1002], mounts: Some(mounts) },
     ]);
     let served = Served {
@@ -90,21 +93,26 @@ fn with_roles(pool: &Arc<dyn OpenPool>) -> Answering {
         http: None,
         roles: Some(Arc::new(roles)),
     };
-    Answering {
+    Arc::new(Answering {
         served: Arc::new(served),
         pool: Arc::clone(pool),
         transfers: Transfers::default(),
         long: Places::new(LONG_MAX),
-        others: Places::new(OTHERS_MAX),
-    }
+        others: Others::default(),
+    })
 }
 
 /// Asks it as the user `uid`.
-fn ask_as(answering: &Answering, uid: u32, question: &Value) -> Answer {
+fn ask_as(answering: &Arc<Answering>, uid: u32, question: &Value) -> Answer {
     let (here, there) = UnixStream::pair().expect("a pair");
     send(&here, question).expect("there is room");
     let (peer, own) = (Peer { uid, gid: uid }, Peer { uid: 1000, gid: 1000 });
-    serve(&there, answering, (peer, own)).expect("it answers");
+    // Each by his socket.
+    let served = match uid {
+        0 | 1000 => serve(&there, answering, (peer, own)),
+        _ => answering.serve_other(&there, (peer, own)),
+    };
+    served.expect("it answers");
     receive_answer(&here).expect("it is an answer")
 }
 
@@ -181,8 +189,11 @@ fn a_mount_is_handed_over_by_who_may() {
             if matches!(answer, Answer::Ready) {
                 return true;
             }
-            let is_held =
-                matches!(&answer, Answer::Error(told) if told.contains("it is mounted on"));
+            let is_held = matches!(&answer, Answer::Error(told) if told.contains("it is mounted on")
+                    || told.contains("it may be in use"));
+            // RO3: of what others have he is told nothing.
+            let is_told = matches!(&answer, Answer::Error(told) if told.contains("/mnt/a"));
+            assert!(uid != 1002 || !is_told, "{answer:?}");
             assert!(is_held && begun.elapsed() < CLIENT_TIME, "{answer:?}");
         }
     };
@@ -211,23 +222,28 @@ fn who_asks_slowly_keeps_nobody_waiting() {
     let answering = with_roles(&pool);
     let (begun, mut silent) = (Instant::now(), Vec::new());
     let own = Peer { uid: 1000, gid: 1000 };
-    for index in 0..=OTHERS_MAX {
-        for uid in [1003, 1001] {
-            let (here, there) = UnixStream::pair().expect("a pair");
-            serve(&there, &answering, (Peer { uid, gid: uid }, own)).expect("it is not waited for");
-            let is_refused = uid == 1003 || index == OTHERS_MAX;
-            if is_refused {
-                let answer = receive_answer::<Answer>(&here).expect("it is answered");
-                assert!(matches!(answer, Answer::Error(_)), "{answer:?}");
-            }
-            silent.push(here);
-        }
+    let mut asks = |uid: u32| {
+        let (here, there) = UnixStream::pair().expect("a pair");
+        let peer = Peer { uid, gid: uid };
+        answering.serve_other(&there, (peer, own)).expect("it is not waited for");
+        here.set_read_timeout(Some(Duration::from_millis(1))).expect("it is a socket");
+        let mut told = [0; 1];
+        let is_refused = std::io::Read::read(&mut &here, &mut told).is_ok_and(|count| count == 1);
+        silent.push(here);
+        is_refused
+    };
+    let readers = [1001, 1011, 1012, 1013];
+    assert_eq!(readers.len() * OTHERS_OF_ONE_MAX, OTHERS_MAX);
+    for uid in readers {
+        assert!((0..OTHERS_OF_ONE_MAX).all(|_| !asks(uid)), "{uid} is listened to");
+        assert!(asks(uid) && asks(1003), "one more of {uid} is not");
     }
+    assert!(asks(1014), "all places are taken");
     let status = json!({ "ask": "status" });
     assert!(matches!(ask_as(&answering, 0, &status), Answer::Status(_)));
     assert!(begun.elapsed() < OTHERS_TIME, "somebody was waited for");
     // One byte now and then is no reason to wait longer.
-    while answering.others.take().is_none() {
+    while answering.others.take(1014).is_none() {
         for mut stream in &silent {
             let _ = stream.write_all(b" ");
         }
@@ -237,11 +253,54 @@ fn who_asks_slowly_keeps_nobody_waiting() {
     pool.close().expect("memory does not fail");
 }
 
+/// Goal: nobody keeps an administrator from asking (RO4). Method: threads connect to the socket of
+/// others again and again; they are the server's user, whom that socket gives nothing.
+#[test]
+fn who_connects_again_and_again_keeps_no_administrator_waiting() {
+    const THREADS: usize = 64;
+    /// Half of those who ask wait less: by the same socket it was three times as long.
+    const PATIENCE: Duration = Duration::from_millis(50);
+    let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
+    let name = format!("holdfast-flood-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&directory).expect("it can be made");
+    let path = directory.join("pool.sock");
+    let served = Served::clone(&with_roles(&pool).served);
+    let server = StatusServer::start(path.clone(), served, Arc::clone(&pool)).expect("it listens");
+    let of_users = directory.join("pool.users.sock");
+    let mode = |path: &Path| std::fs::metadata(path).map(|it| it.permissions().mode() & 0o777);
+    assert_eq!([&path, &of_users].map(|it| mode(it).expect("it is there")), [0o600, 0o666]);
+    let answer = ask(&of_users, &Question::Status).expect("it answers");
+    assert!(matches!(answer, Answer::Error(_)), "{answer:?}");
+    let (is_over, mut waits) = (AtomicBool::new(false), Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let _ = connect(&of_users, AT_ONCE);
+                }
+            });
+        }
+        for _ in 0..20 {
+            let since = Instant::now();
+            let answer = ask(&path, &Question::Status).expect("it answers");
+            assert!(matches!(answer, Answer::Status(_)), "{answer:?}");
+            waits.push(since.elapsed());
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    waits.sort_unstable();
+    assert!(waits[waits.len() / 2] < PATIENCE, "{waits:?}");
+    drop(server);
+    std::fs::remove_dir(&directory).expect("no socket is left");
+    pool.close().expect("memory does not fail");
+}
+
 /// Goal: a bug in one answer ends neither the thread nor the client, and the next is answered.
 #[test]
 fn a_bug_in_an_answer_is_told_and_the_next_is_answered() {
     let path = std::env::temp_dir().join(format!("holdfast-bug-{}", std::process::id()));
-    let server = StatusServer::listen_at(path.clone(), |stream| {
+    let server = Listening::start(path.clone(), "status", |stream| {
         let line = receive_line(stream, LINE_BYTES_MAX, CLIENT_TIME)?;
         let question = serde_json::from_slice(&line)?;
         match question {
@@ -404,7 +463,7 @@ fn a_long_answer_is_read_to_its_end() {
     let path = std::env::temp_dir().join(format!("holdfast-list-{}", std::process::id()));
     let names = vec!["n".repeat(1000); 3000];
     let answer = Answer::Control(control::Answer::Names(names.clone()));
-    let server = StatusServer::listen_at(path.clone(), move |stream| {
+    let server = Listening::start(path.clone(), "status", move |stream| {
         receive_line(stream, LINE_BYTES_MAX, CLIENT_TIME)?;
         send(stream, &answer)
     });
