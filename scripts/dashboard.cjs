@@ -61,6 +61,7 @@ async function main() {
   await has("#filesets", "home@monday");
   await has("#exports", "/home");
   await has("#schedules", "home keeps 24 hourly, 7 daily");
+  await has("#scrubs", "monthly (default)");
   await has("#clients", "127.0.0.1");
 
   // By the keyboard alone: a fileset, made and deleted.

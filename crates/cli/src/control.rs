@@ -34,6 +34,7 @@ use crate::exit::UsageError;
 use crate::size::ByteSize;
 
 pub use crate::server::schedule::{Counts, Schedule};
+pub use crate::server::scrubs::{ScrubEvery, ScrubSchedule};
 pub(crate) use quota::ACCOUNTS_MAX;
 pub use quota::{AccountFacts, Limits, OwnerKind, QuotaFacts, QuotaState};
 
@@ -286,6 +287,13 @@ pub enum Request {
     },
     /// The schedules of this pool.
     ScheduleList {},
+    /// Scrub the pool so often from now on, also when the server is started again.
+    ScrubScheduleSet {
+        /// How often; none: as where nobody says anything.
+        every: Option<ScrubEvery>,
+    },
+    /// How often the pool is scrubbed, and when next.
+    ScrubSchedule {},
     /// Tell all that are to be told what happens a test. What came of it is told.
     NotifyTest {},
     /// Count what users, groups and projects have in a fileset, for some seconds: ask again until
@@ -381,6 +389,7 @@ impl Request {
                 | Request::ScrubStatus {}
                 | Request::OperationList {}
                 | Request::ScheduleList {}
+                | Request::ScrubSchedule {}
                 | Request::QuotaReport { .. }
         )
     }
@@ -571,6 +580,8 @@ pub enum Answer {
     Operations(Vec<OperationFacts>),
     /// Schedules, by fileset.
     Schedules(Vec<Schedule>),
+    /// How often the pool is scrubbed, and when next.
+    ScrubSchedule(ScrubSchedule),
     /// It is done, and durable; these are the names that it concerns.
     Names(Vec<String>),
     /// Who was told a test, and what came of it.
@@ -875,6 +886,9 @@ mod tests {
                 is_gone: false,
             },
             Request::ScheduleList {},
+            Request::ScrubScheduleSet { every: Some(ScrubEvery::Weekly) },
+            Request::ScrubScheduleSet { every: None },
+            Request::ScrubSchedule {},
             Request::NotifyTest {},
             Request::Reload {},
         ]
@@ -939,6 +953,7 @@ mod tests {
             Request::ClientList {},
             Request::OperationList {},
             Request::ScheduleList {},
+            Request::ScrubSchedule {},
         ];
         assert_eq!(looks, lists);
     }

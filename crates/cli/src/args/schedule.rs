@@ -6,13 +6,15 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::server::schedule::Counts;
+use crate::server::scrubs::ScrubEvery;
 use crate::size::parse_time;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast schedule set pool.hf:home hourly=24,daily=7\n  \
                         holdfast schedule list pool.hf\n  \
                         holdfast schedule set pool.hf:home none\n  \
-                        holdfast schedule set pool.hf:home none --gone\n\n\
+                        holdfast schedule set pool.hf:home none --gone\n  \
+                        holdfast schedule scrub pool.hf weekly\n\n\
                         The server takes a clone at each full hour, day, week (from Monday) and \
                         month, by UTC, named\nhourly-2026-11-23_19-00, and deletes the oldest of \
                         those that are more than are kept.")]
@@ -36,12 +38,27 @@ pub(crate) enum ScheduleCommand {
         #[arg(long)]
         gone: bool,
     },
-    /// Show the schedules of a served pool, or those of a fileset and of the ones below it
+    /// Show the schedules of a served pool, of clones and of scrubs, or those of a fileset and of
+    /// the ones below it
     #[command(after_help = "Examples:\n  holdfast schedule list pool.hf --json\n  \
                             holdfast schedule list pool.hf:home")]
     List {
         /// A served pool, or POOL:a/b
         pool: PathBuf,
+    },
+    /// Say how often a served pool is scrubbed, or show it
+    #[command(after_help = "Examples:\n  holdfast schedule scrub pool.hf weekly\n  \
+                            holdfast schedule scrub pool.hf none\n  \
+                            holdfast schedule scrub pool.hf default\n\n\
+                            The default is monthly: 30 days after the last one began, by hand or \
+                            by schedule. A server scrubs one pool\nat a time, and none of which a \
+                            device is away.")]
+    Scrub {
+        /// A served pool
+        pool: PathBuf,
+        /// daily, weekly, monthly, none, or default [default: show what is said]
+        #[arg(value_parser = Often::parse)]
+        every: Option<Often>,
     },
 }
 
@@ -49,9 +66,22 @@ impl ScheduleCommand {
     /// Returns the path that is looked at before anything else.
     pub(crate) fn path(&self) -> &Path {
         match self {
-            ScheduleCommand::Set { fileset: path, .. } | ScheduleCommand::List { pool: path } => {
-                path
-            }
+            ScheduleCommand::Set { fileset: path, .. }
+            | ScheduleCommand::List { pool: path }
+            | ScheduleCommand::Scrub { pool: path, .. } => path,
+        }
+    }
+}
+
+/// How often a pool is to be scrubbed; `None`: as where nobody says anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Often(pub(crate) Option<ScrubEvery>);
+
+impl Often {
+    fn parse(text: &str) -> Result<Often, String> {
+        match text {
+            "default" => Ok(Often(None)),
+            text => ScrubEvery::parse(text).map(|every| Often(Some(every))),
         }
     }
 }

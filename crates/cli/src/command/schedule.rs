@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::controlled::{Controlled, Opener};
-use crate::args::schedule::{NotifyArgs, ScheduleArgs, ScheduleCommand, TopArgs};
+use crate::args::schedule::{NotifyArgs, Often, ScheduleArgs, ScheduleCommand, TopArgs};
 use crate::backend::Backend;
 use crate::control::{Answer, ClientFacts, OperationFacts, Request, Schedule};
 use crate::exit;
@@ -52,10 +52,21 @@ pub(crate) fn run(
             for schedule in meant_ones {
                 let name = printable(&schedule.fileset);
                 let mut line = format!("{name}  {}", schedule.keep.text());
-                if schedule.is_gone {
+                if schedule.is_gone && schedule.is_configured {
+                    line += ", but there is no such fileset: change the [[schedule]]";
+                } else if schedule.is_gone {
                     line += &format!(
                         ", but that fileset is gone: `holdfast schedule set {pool}:{name} none \
                          --gone`"
+                    );
+                }
+                if schedule.is_configured {
+                    line += " (configuration)";
+                }
+                if let Some(aside) = &schedule.set_aside {
+                    line += &format!(
+                        "\n  a command has said {}: it counts once the configuration says nothing",
+                        aside.text()
                     );
                 }
                 for stays in &schedule.stays {
@@ -63,9 +74,26 @@ pub(crate) fn run(
                 }
                 output.fact(&line, &json!(schedule));
             }
+            if meant.is_none() {
+                show_scrubs(&at, output)?;
+            }
+        }
+        ScheduleCommand::Scrub { every: None, .. } => show_scrubs(&at, output)?,
+        ScheduleCommand::Scrub { every: Some(Often(every)), .. } => {
+            at.ask(&Request::ScrubScheduleSet { every: *every })?;
+            show_scrubs(&at, output)?;
         }
     }
     Ok(exit::DONE)
+}
+
+/// Shows how often a pool is scrubbed.
+fn show_scrubs(at: &Controlled, output: &Output) -> anyhow::Result<()> {
+    let Answer::ScrubSchedule(said) = at.ask(&Request::ScrubSchedule {})? else {
+        anyhow::bail!("{}: the server answered nonsense", at.pool.display())
+    };
+    output.fact(&printable(&said.line()), &json!({ "scrub": said }));
+    Ok(())
 }
 
 /// `holdfast notify test`.

@@ -18,6 +18,7 @@ use crate::backend::{Backend, BackendError, OpenOptions, OpenPool, Placement};
 use crate::bugs;
 use crate::command::mount::{check_cache, check_threads, members_of, start_log};
 use crate::control::{ExportSource, ExportSpec};
+use crate::events::now_seconds;
 use crate::exit::{self, UsageError};
 use crate::mounts::{Mounts, unmount_all};
 use crate::named::Named;
@@ -25,6 +26,7 @@ use crate::output::{Output, printable};
 use crate::server::config::Config;
 use crate::server::exports::export_of;
 use crate::server::http::{HttpOptions, HttpServer};
+use crate::server::schedule::check_configured;
 use crate::server::token::Token;
 use crate::server::{
     Asked, Hub, Nfs, ServedPool, StateDirectory, Timetable, handle_keys, mount_line, notify,
@@ -97,6 +99,7 @@ fn serve(
     export_all(&hub, args, plan.config)?;
     // Before anybody can set one: a file is written whole.
     hub.read_schedules()?;
+    hub.read_scrubs(now_seconds())?;
     let (portmap, asked_by_udp) = portmap.unzip();
     let start = |(nfs, socket): (&Nfs, _)| Portmapper::start(Arc::clone(&nfs.service), socket);
     let _portmapper =
@@ -134,6 +137,7 @@ fn serve(
     let mounts: Vec<&Mounts> = hub.pools.iter().map(|pool| &*pool.mounts).collect();
     let unmounted = unmount_all(&mounts, signals, signal);
     drop((sockets, http, clock));
+    hub.note_scrubs(now_seconds());
     // What clients wait for is answered before the pools are closed.
     if let Some(nfs) = &hub.nfs {
         nfs.end();
@@ -342,7 +346,9 @@ impl Plan {
             }
             anyhow::Ok(())
         });
-        let verified = opened.and_then(|()| self.verify_exports(args, &pools));
+        let verified = opened
+            .and_then(|()| self.verify_exports(args, &pools))
+            .and_then(|()| self.verify_schedules(&pools));
         let closed: Vec<_> = pools.iter().flatten().map(|it| it.pool.close()).collect();
         verified?;
         closed.into_iter().collect::<Result<(), _>>()?;
@@ -369,6 +375,17 @@ impl Plan {
                 "{context}: {} is exported twice",
                 spec.name
             );
+        }
+        Ok(())
+    }
+
+    fn verify_schedules(&self, pools: &[Option<ServedPool>]) -> anyhow::Result<()> {
+        let Some((path, config)) = &self.config else { return Ok(()) };
+        for (index, served) in pools.iter().enumerate() {
+            if let Some(served) = served {
+                let shown = || path.display().to_string();
+                check_configured(config, index, served).with_context(shown)?;
+            }
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! People write it, the program reads it (decision 0071). An error says the file, the line and the
 //! column. A key that is not known is an error: it would be a setting that does not count.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -17,6 +18,8 @@ use toml::Spanned;
 use super::http::HttpOptions;
 use super::notices::KINDS;
 use super::receivers::{Address, Receiver, SENDMAIL, Way};
+use super::schedule::{ConfiguredSchedule, Counts};
+use super::scrubs::ScrubEvery;
 use crate::control::{ExportSpec, is_of_many};
 use crate::roles::{Grant, Mountable};
 use crate::size::ByteSize;
@@ -49,6 +52,10 @@ pub(crate) struct Config {
     pub(crate) grants: Vec<(Option<usize>, Grant)>,
     /// What is exported: the number of the pool among [`Config::pools`], and how.
     pub(crate) exports: Vec<(usize, ExportSpec)>,
+    /// Of which filesets clones are taken by schedule.
+    pub(crate) schedules: Vec<ConfiguredSchedule>,
+    /// How often pools are scrubbed, by number; others: as a command has said, or by default.
+    pub(crate) scrubs: BTreeMap<usize, ScrubEvery>,
 }
 
 /// What the file says of a pool.
@@ -97,8 +104,8 @@ struct File {
     pools: Vec<Spanned<Pool>>,
     #[serde(default, rename = "export")]
     exports: Vec<Spanned<ExportSpec>>,
-    /// Of what is not there yet.
-    schedule: Option<Spanned<toml::Value>>,
+    #[serde(default, rename = "schedule")]
+    schedules: Vec<Spanned<Schedule>>,
     #[serde(default, rename = "mount")]
     mounts: Vec<Spanned<Mount>>,
     #[serde(default)]
@@ -107,6 +114,16 @@ struct File {
     mounters: Vec<Spanned<Mounter>>,
     #[serde(default, rename = "reader")]
     readers: Vec<Spanned<Reader>>,
+}
+
+/// Of a fileset: what is kept; of a pool: how often it is scrubbed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Schedule {
+    pool: Option<PathBuf>,
+    fileset: Option<String>,
+    keep: Option<Spanned<String>>,
+    scrub: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -199,11 +216,6 @@ impl Config {
             at: error.span().unwrap_or(0..0),
             cause: error.message().trim().replace('\n', ", "),
         })?;
-        if let Some(given) = &file.schedule {
-            let cause = "`schedule` is not there yet: this version knows pools, mounts, exports, \
-                         nfs, http and notify; schedules are set by `holdfast schedule set`";
-            return Err(Wrong { at: given.span(), cause: cause.to_owned() });
-        }
         let pools = file.pools.iter().map(|pool| pool_of(pool, base)).collect::<Result<_, _>>()?;
         let mut config = Config {
             pools,
@@ -216,6 +228,8 @@ impl Config {
             mounts: Vec::new(),
             grants: Vec::new(),
             exports: Vec::new(),
+            schedules: Vec::new(),
+            scrubs: BTreeMap::new(),
         };
         for mount in &file.mounts {
             let mount = mount_of(mount, base, &config.mounts)?;
@@ -252,7 +266,43 @@ impl Config {
             let granted = config.reader_of(reader.into_inner(), base);
             config.grants.push(granted.map_err(|cause| Wrong { at, cause })?);
         }
+        for schedule in file.schedules {
+            config.add_schedule(schedule, base)?;
+        }
         Ok(config)
+    }
+
+    fn add_schedule(&mut self, schedule: Spanned<Schedule>, base: &Path) -> Result<(), Wrong> {
+        let at = schedule.span();
+        let wrong = |cause: String| Wrong { at: at.clone(), cause };
+        let Schedule { pool, fileset, keep, scrub } = schedule.into_inner();
+        let pool = self.pool_at(pool.as_deref(), base).map_err(wrong)?;
+        match (fileset, keep, scrub) {
+            (Some(fileset), Some(keep), None) => {
+                if fileset.parse::<FilesetName>().is_err() {
+                    return Err(wrong(format!("{fileset}: name a fileset as a/b")));
+                }
+                if self.schedules.iter().any(|it| (it.pool, &it.fileset) == (pool, &fileset)) {
+                    return Err(wrong(format!("{fileset} has two schedules")));
+                }
+                let counts = Counts::parse(keep.get_ref());
+                let keep = counts.map_err(|cause| Wrong { at: keep.span(), cause })?;
+                self.schedules.push(ConfiguredSchedule { pool, fileset, keep });
+            }
+            (None, None, Some(scrub)) => {
+                let every = ScrubEvery::parse(scrub.get_ref());
+                let every = every.map_err(|cause| Wrong { at: scrub.span(), cause })?;
+                if self.scrubs.insert(pool, every).is_some() {
+                    return Err(wrong("the pool has two schedules of scrubs".to_owned()));
+                }
+            }
+            _ => {
+                let cause = "a schedule is fileset = \"a\", keep = \"hourly=24,daily=7\", or scrub \
+                             = \"monthly\"";
+                return Err(wrong(cause.to_owned()));
+            }
+        }
+        Ok(())
     }
 
     /// Returns what others than administrators are given of a pool.
@@ -501,6 +551,13 @@ filesets = ["home/anna"]
 directories = ["/home/anna/files"]
 [[reader]]
 uids = [33, 1001]
+[[schedule]]
+pool = "b.hf"
+fileset = "home"
+keep = "hourly=24,daily=7"
+[[schedule]]
+pool = "b.hf"
+scrub = "weekly"
 "#;
 
     #[test]
@@ -522,7 +579,13 @@ uids = [33, 1001]
         let to = vec!["ops@example.org".to_owned()];
         assert_eq!(config.notify[2].way, Way::Mail { to, sendmail: SENDMAIL.to_owned() });
         assert_eq!(config.mounts[0].name(), "/etc/b.hf:a/b");
+        let keep = Counts { hourly: 24, daily: 7, ..Counts::default() };
+        let home = ConfiguredSchedule { pool: 1, fileset: "home".to_owned(), keep };
+        assert_eq!(config.schedules, [home]);
+        assert_eq!(config.scrubs, BTreeMap::from([(1, ScrubEvery::Weekly)]));
         assert_eq!(config.fixed_difference(&config), None);
+        let monthly = parse(&WHOLE.replace("weekly", "monthly")).expect("it is one");
+        assert_eq!(config.fixed_difference(&monthly), None, "it is read again");
         let other = parse(&WHOLE.replace("2049", "2050")).expect("it is one");
         assert_eq!(config.fixed_difference(&other), Some("nfs"));
         assert_eq!(parse(""), Ok(Config::default()));
@@ -564,7 +627,23 @@ uids = [33, 1001]
             ("[\"home/anna\"]", "[\"a//b\"]", "35:1: a//b: name a fileset"),
             ("\"/home/anna/files\"", "\"/a/../b\"", "35:1: /a/../b: write a directory"),
             ("[33, 1001]", "[\"www\"]", "41:9: invalid type"),
-            ("[http]", "[[schedule]]\nx = 1\n[http]", "4:1: `schedule` is not there yet"),
+            ("\"home\"\nkeep", "\"home/\"\nkeep", "42:1: home/: name a fileset"),
+            ("hourly=24", "hourly=x", "45:8: `hourly=x`: write it as"),
+            ("keep = ", "keeps = ", "45:1: unknown field `keeps`"),
+            ("keep = \"hourly=24,daily=7\"", "", "42:1: a schedule is fileset = "),
+            ("\"weekly\"", "\"yearly\"", "48:9: `yearly`: write it as daily, weekly, monthly"),
+            ("scrub = ", "fileset = \"home\"\nscrub = ", "46:1: a schedule is fileset = "),
+            (
+                "scrub = \"weekly\"",
+                "fileset = \"home\"\nkeep = \"none\"",
+                "46:1: home has two schedules",
+            ),
+            (
+                "fileset = \"home\"\nkeep = \"hourly=24,daily=7\"",
+                "scrub = \"none\"",
+                "45:1: the pool has two schedules of scrubs",
+            ),
+            ("\"b.hf\"\nscrub", "\"c.hf\"\nscrub", "46:1: c.hf: no [[pool]]"),
         ] {
             let refused = parse(&WHOLE.replacen(was, is, 1)).expect_err(is);
             assert!(refused.starts_with(told), "{is}: {refused}");

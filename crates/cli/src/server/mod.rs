@@ -29,6 +29,7 @@ pub(crate) mod notices;
 pub(crate) mod notify;
 mod receivers;
 pub(crate) mod schedule;
+pub(crate) mod scrubs;
 mod state;
 mod timetable;
 pub(crate) mod token;
@@ -54,6 +55,7 @@ use self::history::History;
 use self::notices::Notice;
 use self::receivers::Receivers;
 use self::schedule::Schedules;
+use self::scrubs::Scrubs;
 pub(crate) use self::state::StateDirectory;
 pub(crate) use self::timetable::Timetable;
 use crate::backend::{BackendError, ExplainStep, ExplainTarget, OpenPool};
@@ -211,6 +213,8 @@ pub(crate) struct Hub {
     has_read_schedules: AtomicBool,
     /// By number of the pool: clones that a schedule would delete and something needs.
     stays: Mutex<BTreeMap<usize, Vec<String>>>,
+    /// Scrubs by schedule.
+    scrubs: Mutex<Scrubs>,
     /// Who is told what happens; `None`: nobody yet.
     receivers: Mutex<Option<Receivers>>,
     notify_counts: Arc<receivers::Counts>,
@@ -241,6 +245,7 @@ impl Hub {
             schedules: Mutex::default(),
             has_read_schedules: AtomicBool::new(false),
             stays: Mutex::default(),
+            scrubs: Mutex::default(),
             receivers: Mutex::default(),
             notify_counts: Arc::default(),
             changing: Mutex::default(),
@@ -292,6 +297,11 @@ impl Hub {
                 self.schedule_set(index, fileset, keep, *is_gone)
             }
             Request::ScheduleList {} => self.schedule_list(index),
+            Request::ScrubScheduleSet { every } => self.scrub_schedule_set(index, *every),
+            Request::ScrubSchedule {} => {
+                Ok(Answer::ScrubSchedule(self.scrub_schedule(index, now_seconds())))
+            }
+            Request::Scrub {} => self.scrub(index, peer),
             Request::NotifyTest {} => Ok(Answer::Told(self.test_receivers(&shown(&served.path)))),
             Request::Reload {} => {
                 let reloaded = self.reload();
@@ -360,6 +370,9 @@ impl Hub {
                 "{}: `{what}` has changed, which needs the server to be started again",
                 path.display()
             );
+        }
+        for (index, served) in self.pools.iter().enumerate() {
+            schedule::check_configured(&config, index, served)?;
         }
         self.configure(path, config)
     }
@@ -470,6 +483,7 @@ impl OpenPool for Asked {
         if let Some(schedules) = self.hub.schedule_status(self.index) {
             status["schedules"] = schedules;
         }
+        status["scrubs"] = json!(self.hub.scrub_schedule(self.index, now_seconds()));
         if let Some(receivers) = &*self.hub.receivers() {
             status["notify"] = self.hub.notify_counts.facts(receivers.count());
         }

@@ -23,12 +23,17 @@
 //! and is shown so until it is taken away. One whose fileset is in another pool of the server is of
 //! that pool from then on ([`Hub::schedules_follow`]).
 //!
+//! What the configuration says of a fileset (`[[schedule]]`) counts before what a command has said,
+//! which is kept and counts again once the configuration says nothing ([`configured`]).
+//!
 //! # Crashes
 //!
 //! A schedule that follows its fileset is in the file of the new pool before it is out of the
 //! other's. The next server finds it in one of both or in both, and the fileset in one.
 //!
 //! [`plan`] decides, from the time and the names; [`Hub::keep_schedules`] does.
+
+mod configured;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
@@ -42,6 +47,8 @@ use super::{Hub, ServedPool};
 use crate::backend::BackendError;
 use crate::control::{Answer, Peer, Request, audited, name_of};
 use crate::events::now_seconds;
+
+pub(crate) use self::configured::{ConfiguredSchedule, check as check_configured};
 
 /// Most clones of one kind that a schedule keeps.
 const KEPT_MAX: u32 = 1000;
@@ -84,9 +91,24 @@ pub struct Schedule {
     /// Whether there is no such fileset any more.
     #[serde(default)]
     pub is_gone: bool,
+    /// Whether the configuration of the server says this, and not a command.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_configured: bool,
+    /// What a command has said beside the configuration: it counts once that says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_aside: Option<Counts>,
     /// Clones that it would delete and something needs, and what: ten at most, and how many more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stays: Vec<String>,
+}
+
+impl Schedule {
+    /// Returns what a command says of a fileset.
+    fn new(fileset: &str, uuid: &str, keep: Counts) -> Schedule {
+        let (fileset, uuid) = (fileset.to_owned(), uuid.to_owned());
+        let (is_gone, is_configured) = (false, false);
+        Schedule { fileset, uuid, keep, is_gone, is_configured, set_aside: None, stays: Vec::new() }
+    }
 }
 
 impl Counts {
@@ -201,6 +223,13 @@ fn date_of(days: u64) -> (u64, u64, u64) {
     let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     (year, month, day)
+}
+
+/// Returns a time as people read it.
+pub(crate) fn moment(seconds: u64) -> String {
+    let (year, month, day) = date_of(seconds / DAY);
+    let (hour, minute) = (seconds % DAY / HOUR, seconds % HOUR / 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
 }
 
 /// What is to be done now.
@@ -382,6 +411,9 @@ impl Hub {
         if is_gone && !is_none {
             return Err(served.failed("a fileset that is gone has no clones to take: write none"));
         }
+        if !is_gone {
+            self.check_not_configured(index, fileset)?;
+        }
         let found = self.found(index)?;
         let mut schedules = self.schedules();
         let mut next = renamed(&schedules, index, &found);
@@ -391,10 +423,7 @@ impl Hub {
         };
         match named.filter(|_| !is_gone) {
             Some(uuid) if !is_none => {
-                let (fileset, stays) = (fileset.to_owned(), Vec::new());
-                let uuid_of = uuid.clone();
-                let schedule =
-                    Schedule { fileset, uuid: uuid_of, keep: *keep, is_gone: false, stays };
+                let schedule = Schedule::new(fileset, &uuid, *keep);
                 next.insert((index, uuid), schedule);
             }
             // By identity: one that is gone may have had the name too.
@@ -432,7 +461,8 @@ impl Hub {
 
     pub(crate) fn schedule_list(&self, index: usize) -> Result<Answer, BackendError> {
         let found = self.found(index)?;
-        let mut list = list_of(&renamed(&self.schedules(), index, &found), index);
+        let own = list_of(&renamed(&self.schedules(), index, &found), index);
+        let mut list = configured::merged(own, &self.configured(index), &found);
         for schedule in &mut list {
             let Some(of) = found.get(&schedule.uuid) else { continue };
             let due = plan(&schedule.keep, now_seconds(), &of.clones);
@@ -444,7 +474,9 @@ impl Hub {
 
     /// Returns what the status of a pool says of its schedules; `None`: it has none.
     pub(super) fn schedule_status(&self, index: usize) -> Option<Value> {
-        let count = list_of(&self.schedules(), index).len();
+        let own = list_of(&self.schedules(), index);
+        let is_more = |it: &&ConfiguredSchedule| own.iter().all(|own| own.fileset != it.fileset);
+        let count = own.len() + self.configured(index).iter().filter(is_more).count();
         let stays = self.stays.lock().unwrap_or_else(PoisonError::into_inner);
         let own: Vec<String> = stays.get(&index).cloned().unwrap_or_default();
         (count > 0).then(|| json!({ "filesets": count, "stays": own }))
@@ -455,7 +487,8 @@ impl Hub {
     pub(crate) fn keep_schedules(&self, seconds: u64) -> Kept {
         let mut kept = Kept::default();
         for index in 0..self.pools.len() {
-            if list_of(&self.schedules(), index).is_empty() {
+            let configured = self.configured(index);
+            if configured.is_empty() && list_of(&self.schedules(), index).is_empty() {
                 continue;
             }
             // The policy's sixth sentence. None begins to move before this has ended.
@@ -472,15 +505,16 @@ impl Hub {
             let own = {
                 let mut schedules = self.schedules();
                 *schedules = renamed(&schedules, index, &found);
-                list_of(&schedules, index)
+                configured::merged(list_of(&schedules, index), &configured, &found)
             };
             let mut all_stay = Vec::new();
-            for Schedule { fileset, uuid, keep, .. } in own {
+            for Schedule { fileset, uuid, keep, is_configured, .. } in own {
                 if moved.as_ref() == Some(&uuid) {
                     continue;
                 }
                 let Some(found) = found.get(&uuid) else {
-                    kept.failed.push((index, format!("the fileset {fileset} is gone")));
+                    let by = if is_configured { ", which the configuration names," } else { "" };
+                    kept.failed.push((index, format!("the fileset {fileset}{by} is gone")));
                     continue;
                 };
                 let Due { take, delete } = plan(&keep, seconds, &found.clones);
@@ -528,7 +562,7 @@ impl Hub {
     }
 
     /// Returns whether it was done.
-    fn ask_for(&self, index: usize, request: &Request, kept: &mut Kept) -> bool {
+    pub(super) fn ask_for(&self, index: usize, request: &Request, kept: &mut Kept) -> bool {
         let done = audited("schedule", request, || self.control(index, request, Peer::own()));
         if let Err(error) = &done {
             tracing::error!("schedules: {error}");
@@ -547,9 +581,9 @@ impl Hub {
     /// Returns what there is of each fileset, by identity.
     fn found(&self, index: usize) -> Result<BTreeMap<String, Found>, BackendError> {
         let (mut all, mut from) = (Vec::new(), Some(0));
+        let served = &self.pools[index];
         while let Some(slot) = from {
             let request = Request::FilesetList { from: slot };
-            let served = &self.pools[index];
             let mut answer = served.pool.control(&request, Peer::own())?;
             served.mounts.uses.tell(&mut answer);
             let Answer::Filesets { list, next } = answer else { break };
@@ -599,105 +633,4 @@ fn list_of(schedules: &Schedules, index: usize) -> Vec<Schedule> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// 2026-11-23 19:42 UTC, a Monday.
-    const NOW: u64 = 1_795_462_920;
-
-    #[test]
-    fn names_are_those_of_the_calendar() {
-        let at = |seconds| {
-            [Period::Hour, Period::Day, Period::Week, Period::Month].map(|it| it.name_at(seconds))
-        };
-        assert_eq!(
-            at(NOW),
-            [
-                "hourly-2026-11-23_19-00",
-                "daily-2026-11-23_00-00",
-                "weekly-2026-11-23_00-00",
-                "monthly-2026-11-01_00-00"
-            ]
-        );
-        // A Sunday, the 29th of February of a leap year, and the last second of a century.
-        assert_eq!(at(NOW - DAY)[2], "weekly-2026-11-16_00-00");
-        assert_eq!(at(1_709_164_800)[1], "daily-2024-02-29_00-00");
-        assert_eq!(at(4_102_444_799)[0], "hourly-2099-12-31_23-00");
-        assert_eq!(at(0)[3], "monthly-1970-01-01_00-00");
-        assert_eq!(at(0)[2], "weekly-1970-01-01_00-00");
-    }
-
-    /// Goal: after any time there are the newest clones of each kind, and what is the user's.
-    /// Method: the plan is carried out on a list of names, in steps that skip hours and days.
-    #[test]
-    fn the_newest_are_kept_and_nothing_else_is_touched() {
-        let counts = Counts::parse("hourly=24,daily=7,weekly=2").expect("it is one");
-        let mine = [
-            "monday",
-            "hourly-mine",
-            "hourly-2026-11-23_19-00-old",
-            "daily-2026-11-23",
-            // What no schedule takes: its periods begin at full hours, and at midnight.
-            "hourly-2026-01-23_19-30",
-            "daily-2026-01-23_15-00",
-            "weekly-2026-01-19_15-00",
-        ];
-        let mut names: Vec<String> = mine.iter().map(ToString::to_string).collect();
-        let (mut seconds, mut planned) = (NOW, NOW);
-        for step in 0..500_u64 {
-            planned = seconds;
-            let due = plan(&counts, seconds, &names);
-            assert!(due.delete.iter().all(|name| names.contains(name)), "{due:?}");
-            assert!(due.take.iter().all(|name| !names.contains(name)), "{due:?}");
-            names.retain(|name| !due.delete.contains(name));
-            names.extend(due.take);
-            assert_eq!(plan(&counts, seconds, &names), Due::default(), "once is enough");
-            seconds += if step % 50 == 49 { 3 * DAY } else { HOUR / 2 };
-        }
-        let count = |period: Period| names.iter().filter(|name| period.has_named(name)).count();
-        assert_eq!((count(Period::Hour), count(Period::Day), count(Period::Week)), (24, 7, 2));
-        assert!(names.contains(&Period::Hour.name_at(planned)));
-        for name in mine {
-            assert!(names.iter().any(|it| it == name), "{name} was deleted");
-        }
-    }
-
-    /// Goal: the last clone of a schedule is there until the next one is.
-    #[test]
-    fn the_last_one_stays_until_there_is_another() {
-        let counts = Counts::parse("hourly=1").expect("it is one");
-        let [before, now] = [1, 0].map(|hours| Period::Hour.name_at(NOW - hours * HOUR));
-        let due = plan(&counts, NOW, std::slice::from_ref(&before));
-        assert_eq!(due, Due { take: vec![now.clone()], delete: vec![] });
-        let due = plan(&counts, NOW, &[before.clone(), now]);
-        assert_eq!(due, Due { take: vec![], delete: vec![before] });
-    }
-
-    /// Goal: a clock that is wrong for a while costs no clone.
-    #[test]
-    fn a_clock_that_jumps_deletes_nothing_of_use() {
-        let counts = Counts::parse("hourly=2").expect("it is one");
-        let names: Vec<String> =
-            [1, 0].map(|hours| Period::Hour.name_at(NOW - hours * HOUR)).to_vec();
-        // Set back: what it would take is older than what is there.
-        assert_eq!(plan(&counts, NOW - HOUR, &names), Due::default());
-        let due = plan(&counts, 0, &names);
-        assert_eq!((due.take.len(), due.delete.len()), (1, 0));
-        // What a clock of the future left is neither counted nor deleted.
-        let mut with_future = names.clone();
-        with_future.push(Period::Hour.name_at(NOW + 1000 * DAY));
-        assert_eq!(plan(&counts, NOW, &with_future), Due::default());
-        // What a schedule no longer takes is left to the user.
-        assert_eq!(plan(&Counts::default(), NOW, &names), Due::default());
-    }
-
-    #[test]
-    fn counts_are_words_and_others_are_refused() {
-        let counts = Counts::parse("daily=7,hourly=24").expect("it is one");
-        assert_eq!(counts.text(), "hourly=24,daily=7");
-        assert_eq!(Counts::parse("none"), Ok(Counts::default()));
-        for text in ["", "hourly", "hourly=x", "yearly=1", "hourly=-1", "hourly=1001"] {
-            assert!(Counts::parse(text).is_err(), "{text}");
-        }
-    }
-}
+mod tests;

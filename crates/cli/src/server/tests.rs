@@ -1,5 +1,6 @@
 mod exports;
 mod schedules;
+mod scrubs;
 
 use front::nfs::{ExportRules, HandleKey};
 

@@ -35,7 +35,8 @@ impl Timetable {
             let mut looks = 0;
             while !stopped.load(Ordering::Acquire) {
                 // Whatever one of them meets, the others and the next look are as ever.
-                let failed = bugs::spared("a look at schedules", || keep(&hub, &stopped));
+                let mut failed = bugs::spared("a look at schedules", || keep(&hub, &stopped));
+                failed.extend(bugs::spared("a look at scrubs", || hub.keep_scrubs(now_seconds())));
                 bugs::spared("a look at exports", || hub.serve_unserved());
                 look(&hub, &mut seen, failed, looks % QUOTA_LOOKS == 0);
                 looks += 1;

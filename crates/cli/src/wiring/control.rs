@@ -66,6 +66,8 @@ fn control(
         | Request::OperationList {}
         | Request::ScheduleSet { .. }
         | Request::ScheduleList {}
+        | Request::ScrubScheduleSet { .. }
+        | Request::ScrubSchedule {}
         | Request::NotifyTest {}
         | Request::Reload {} => {
             let advice = format!("start `holdfast serve {}`", path.display());

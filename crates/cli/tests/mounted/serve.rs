@@ -353,6 +353,54 @@ fn a_server_keeps_schedules_and_tells_its_manager() {
     fs::remove_dir_all(&work).expect("nothing uses it");
 }
 
+/// Goal: a server keeps what its configuration says of clones and scrubs, and what commands say
+/// beside that; a scrub by hand is known to it, and to the next.
+#[test]
+fn schedules_are_of_the_configuration_and_of_commands() {
+    let name = format!("holdfast-schedules-said-{}", std::process::id());
+    let work = std::env::temp_dir().join(name);
+    fs::create_dir_all(&work).expect("the name is new");
+    let text = |name: &str| work.join(name).to_str().expect("it is ASCII").to_owned();
+    let (pool, other, config) = (text("d0.hf"), text("d1.hf"), text("holdfast.toml"));
+    let group = format!("mirror:{pool},{other}");
+    assert!(holdfast(&["create", "--group", &group, "--size", "128M"]).status.success());
+    let head = "nfs = \"127.0.0.1:0\"\nstate = \"state\"\n[[pool]]\npath = \"d0.hf\"\n";
+    let write = |more: &str| fs::write(&config, format!("{head}{more}")).expect("there is room");
+    write("[[schedule]]\nfileset = \"a\"\nkeep = \"hourly=2\"\n");
+    let checked = told(&["serve", "--config", &config, "--check"]);
+    assert!(checked.contains("there is no fileset a in"), "{checked}");
+    write("");
+    let serving = Serving::start(&["--config", &config]);
+    assert!(holdfast(&["fileset", "create", &format!("{pool}:a")]).status.success());
+    let list = || told(&["schedule", "list", &pool]);
+    assert!(list().contains("scrub  monthly (default), next "), "{}", list());
+    assert!(told(&["schedule", "scrub", &pool, "weekly"]).contains("scrub  weekly (command)"));
+    let wrong = told(&["schedule", "scrub", &pool, "yearly"]);
+    assert!(wrong.contains("daily, weekly, monthly or none"), "{wrong}");
+    write("[[schedule]]\nfileset = \"b\"\nkeep = \"hourly=2\"\n");
+    let refused = told(&["reload", &pool]);
+    assert!(refused.contains("there is no fileset b in"), "{refused}");
+    write("[[schedule]]\nfileset = \"a\"\nkeep = \"hourly=2\"\n[[schedule]]\nscrub = \"daily\"\n");
+    assert!(holdfast(&["reload", &pool]).status.success());
+    assert!(list().contains("a  hourly=2 (configuration)"), "{}", list());
+    assert!(list().contains("scrub  daily (configuration)"), "{}", list());
+    let refused = told(&["schedule", "scrub", &pool, "none"]);
+    assert!(refused.contains("change its [[schedule]]"), "{refused}");
+    assert!(holdfast(&["scrub", &pool, "--wait"]).status.success());
+    assert!(list().contains("the last began "), "{}", list());
+    serving.end();
+    write("");
+    let serving = Serving::start(&["--config", &config]);
+    let shown = told(&["--json", "schedule", "scrub", &pool]);
+    assert!(
+        shown.contains("\"every\":\"weekly\"") && shown.contains("\"is_ended\":true"),
+        "{shown}"
+    );
+    serving.end();
+    assert!(holdfast(&["check", &pool]).status.success());
+    fs::remove_dir_all(&work).expect("nothing uses it");
+}
+
 /// Goal: `notify test` tells all whom the configuration names, also behind a reload, and says of
 /// whom nobody knows how to tell him; a server without any says what to write.
 #[test]

@@ -63,6 +63,7 @@ pub(super) fn router(hub: &Arc<Hub>) -> Router {
         .route("/api/v1/pools/{pool}/jobs", get(jobs))
         .route("/api/v1/pools/{pool}/exports", get(exports))
         .route("/api/v1/pools/{pool}/schedules", get(schedules))
+        .route("/api/v1/pools/{pool}/scrub-schedule", get(scrub_schedule))
         .route("/api/v1/pools/{pool}/control", post(control))
         .route("/api/v1/clients", get(clients))
         .route("/api/v1/operations", get(operations))
@@ -248,6 +249,12 @@ async fn schedules(State(hub): Shared, Path(id): Path<String>) -> Done {
     let list = waiting(move || hub.schedule_list(index)).await??;
     let Answer::Schedules(list) = list else { return Ok(json_response(&json!([]))) };
     Ok(json_response(&list))
+}
+
+async fn scrub_schedule(State(hub): Shared, Path(id): Path<String>) -> Done {
+    let index = index_of(&hub, &id)?;
+    let told = waiting(move || hub.scrub_schedule(index, events::now_seconds()));
+    Ok(json_response(&told.await?))
 }
 
 async fn history(State(hub): Shared) -> Response<Body> {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::control::{
     Answer, ClientFacts, ExportFacts, FilesetFacts, JobFacts, OperationFacts, Request,
+    ScrubSchedule,
 };
 use crate::events::Kept;
 use crate::server::history::Sample;
@@ -62,6 +63,8 @@ routes! {
         Told::Json(of::<Vec<ExportFacts>>);
     "get" "/api/v1/pools/{pool}/schedules" "Its clones by schedule" =>
         Told::Json(of::<Vec<Schedule>>);
+    "get" "/api/v1/pools/{pool}/scrub-schedule" "How often it is scrubbed, and when next" =>
+        Told::Json(of::<ScrubSchedule>);
     "post" "/api/v1/pools/{pool}/control" "Do something" => Told::Json(of::<Answer>);
     "get" "/api/v1/clients" "Who is connected" => Told::Json(of::<Vec<ClientFacts>>);
     "get" "/api/v1/operations" "Operations by kind, since the start" =>

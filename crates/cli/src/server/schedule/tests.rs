@@ -1,0 +1,101 @@
+//! Tests of what schedules plan.
+
+use super::*;
+
+/// 2026-11-23 19:42 UTC, a Monday.
+const NOW: u64 = 1_795_462_920;
+
+#[test]
+fn names_are_those_of_the_calendar() {
+    let at = |seconds| {
+        [Period::Hour, Period::Day, Period::Week, Period::Month].map(|it| it.name_at(seconds))
+    };
+    assert_eq!(
+        at(NOW),
+        [
+            "hourly-2026-11-23_19-00",
+            "daily-2026-11-23_00-00",
+            "weekly-2026-11-23_00-00",
+            "monthly-2026-11-01_00-00"
+        ]
+    );
+    // A Sunday, the 29th of February of a leap year, and the last second of a century.
+    assert_eq!(at(NOW - DAY)[2], "weekly-2026-11-16_00-00");
+    assert_eq!(at(1_709_164_800)[1], "daily-2024-02-29_00-00");
+    assert_eq!(at(4_102_444_799)[0], "hourly-2099-12-31_23-00");
+    assert_eq!(at(0)[3], "monthly-1970-01-01_00-00");
+    assert_eq!(at(0)[2], "weekly-1970-01-01_00-00");
+}
+
+/// Goal: after any time there are the newest clones of each kind, and what is the user's.
+/// Method: the plan is carried out on a list of names, in steps that skip hours and days.
+#[test]
+fn the_newest_are_kept_and_nothing_else_is_touched() {
+    let counts = Counts::parse("hourly=24,daily=7,weekly=2").expect("it is one");
+    let mine = [
+        "monday",
+        "hourly-mine",
+        "hourly-2026-11-23_19-00-old",
+        "daily-2026-11-23",
+        // What no schedule takes: its periods begin at full hours, and at midnight.
+        "hourly-2026-01-23_19-30",
+        "daily-2026-01-23_15-00",
+        "weekly-2026-01-19_15-00",
+    ];
+    let mut names: Vec<String> = mine.iter().map(ToString::to_string).collect();
+    let (mut seconds, mut planned) = (NOW, NOW);
+    for step in 0..500_u64 {
+        planned = seconds;
+        let due = plan(&counts, seconds, &names);
+        assert!(due.delete.iter().all(|name| names.contains(name)), "{due:?}");
+        assert!(due.take.iter().all(|name| !names.contains(name)), "{due:?}");
+        names.retain(|name| !due.delete.contains(name));
+        names.extend(due.take);
+        assert_eq!(plan(&counts, seconds, &names), Due::default(), "once is enough");
+        seconds += if step % 50 == 49 { 3 * DAY } else { HOUR / 2 };
+    }
+    let count = |period: Period| names.iter().filter(|name| period.has_named(name)).count();
+    assert_eq!((count(Period::Hour), count(Period::Day), count(Period::Week)), (24, 7, 2));
+    assert!(names.contains(&Period::Hour.name_at(planned)));
+    for name in mine {
+        assert!(names.iter().any(|it| it == name), "{name} was deleted");
+    }
+}
+
+/// Goal: the last clone of a schedule is there until the next one is.
+#[test]
+fn the_last_one_stays_until_there_is_another() {
+    let counts = Counts::parse("hourly=1").expect("it is one");
+    let [before, now] = [1, 0].map(|hours| Period::Hour.name_at(NOW - hours * HOUR));
+    let due = plan(&counts, NOW, std::slice::from_ref(&before));
+    assert_eq!(due, Due { take: vec![now.clone()], delete: vec![] });
+    let due = plan(&counts, NOW, &[before.clone(), now]);
+    assert_eq!(due, Due { take: vec![], delete: vec![before] });
+}
+
+/// Goal: a clock that is wrong for a while costs no clone.
+#[test]
+fn a_clock_that_jumps_deletes_nothing_of_use() {
+    let counts = Counts::parse("hourly=2").expect("it is one");
+    let names: Vec<String> = [1, 0].map(|hours| Period::Hour.name_at(NOW - hours * HOUR)).to_vec();
+    // Set back: what it would take is older than what is there.
+    assert_eq!(plan(&counts, NOW - HOUR, &names), Due::default());
+    let due = plan(&counts, 0, &names);
+    assert_eq!((due.take.len(), due.delete.len()), (1, 0));
+    // What a clock of the future left is neither counted nor deleted.
+    let mut with_future = names.clone();
+    with_future.push(Period::Hour.name_at(NOW + 1000 * DAY));
+    assert_eq!(plan(&counts, NOW, &with_future), Due::default());
+    // What a schedule no longer takes is left to the user.
+    assert_eq!(plan(&Counts::default(), NOW, &names), Due::default());
+}
+
+#[test]
+fn counts_are_words_and_others_are_refused() {
+    let counts = Counts::parse("daily=7,hourly=24").expect("it is one");
+    assert_eq!(counts.text(), "hourly=24,daily=7");
+    assert_eq!(Counts::parse("none"), Ok(Counts::default()));
+    for text in ["", "hourly", "hourly=x", "yearly=1", "hourly=-1", "hourly=1001"] {
+        assert!(Counts::parse(text).is_err(), "{text}");
+    }
+}

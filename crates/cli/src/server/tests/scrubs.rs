@@ -1,0 +1,326 @@
+//! Tests of scrubs by schedule, and of what the configuration says of schedules.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::control::{Counts, ScrubEvery, ScrubFacts, ScrubSchedule};
+use crate::server::config::PoolConfig;
+use crate::server::schedule::ConfiguredSchedule;
+use crate::server::scrubs::SaidBy;
+
+const DAY: u64 = 24 * 3600;
+
+/// A pool that says that it is a mirror, and notes its scrubs.
+struct Mirror {
+    pool: Arc<dyn OpenPool>,
+    is_degraded: AtomicBool,
+    refuses: AtomicBool,
+    scrub: Mutex<Option<ScrubFacts>>,
+    begun: Mutex<u64>,
+}
+
+impl Mirror {
+    fn new(pool: &Arc<dyn OpenPool>) -> Arc<Mirror> {
+        Arc::new(Mirror {
+            pool: Arc::clone(pool),
+            is_degraded: AtomicBool::new(false),
+            refuses: AtomicBool::new(false),
+            scrub: Mutex::default(),
+            begun: Mutex::default(),
+        })
+    }
+
+    fn begun(&self) -> u64 {
+        *self.begun.lock().expect("nobody panicked")
+    }
+
+    fn end(&self) {
+        let ended = ScrubFacts { is_done: true, ..ScrubFacts::default() };
+        *self.scrub.lock().expect("nobody panicked") = Some(ended);
+    }
+}
+
+impl OpenPool for Mirror {
+    fn file_system(&self) -> Arc<dyn FileSystem> {
+        self.pool.file_system()
+    }
+
+    fn hold_fileset(
+        &self,
+        name: Option<&FilesetName>,
+        clone: Option<&NamePart>,
+    ) -> Result<FilesetUuid, BackendError> {
+        self.pool.hold_fileset(name, clone)
+    }
+
+    fn release_fileset(&self, fileset: FilesetUuid) {
+        self.pool.release_fileset(fileset);
+    }
+
+    fn fileset_name(&self, fileset: FilesetUuid) -> Option<String> {
+        self.pool.fileset_name(fileset)
+    }
+
+    fn secret(&self) -> [u8; 16] {
+        self.pool.secret()
+    }
+
+    fn status(&self) -> Value {
+        let mut status = self.pool.status();
+        status["layout"] = json!("mirror");
+        status["is_degraded"] = json!(self.is_degraded.load(Ordering::Relaxed));
+        status
+    }
+
+    fn explain(&self, target: &ExplainTarget) -> Result<Vec<ExplainStep>, BackendError> {
+        self.pool.explain(target)
+    }
+
+    #[allow(clippy::wildcard_enum_match_arm, reason = "the pool's own")]
+    fn control(&self, request: &Request, peer: Peer) -> Result<Answer, BackendError> {
+        let mut scrub = self.scrub.lock().expect("nobody panicked");
+        match request {
+            Request::Scrub {} if self.refuses.load(Ordering::Relaxed) => {
+                let (device, cause) = ("/srv/m".into(), "it refuses".to_owned());
+                Err(BackendError::Failed { device, cause })
+            }
+            Request::Scrub {} => {
+                *self.begun.lock().expect("nobody panicked") += 1;
+                *scrub = Some(ScrubFacts::default());
+                Ok(Answer::Done)
+            }
+            Request::ScrubStatus {} => Ok(Answer::Scrub(scrub.clone())),
+            Request::JobList {} => {
+                let id = 1;
+                let goes_on = scrub.as_ref().is_some_and(|it| !it.is_done);
+                let job = JobFacts {
+                    id,
+                    name: "scrub".to_owned(),
+                    done: 0,
+                    total: 1,
+                    ends_in_seconds: None,
+                    is_paused: false,
+                    pace_percent: None,
+                    failure: None,
+                };
+                Ok(Answer::Jobs(goes_on.then_some(job).into_iter().collect()))
+            }
+            other => {
+                drop(scrub);
+                self.pool.control(other, peer)
+            }
+        }
+    }
+
+    fn transfer(
+        &self,
+        request: &Transfer,
+        peer: Peer,
+        file: &mut File,
+        progress: OnBytes<'_>,
+    ) -> Result<Value, BackendError> {
+        self.pool.transfer(request, peer, file, progress)
+    }
+
+    fn close(&self) -> Result<(), BackendError> {
+        self.pool.close()
+    }
+}
+
+/// A server of two such pools, begun at `now`.
+fn hub_at(mirrors: &[Arc<Mirror>; 2], state: &Path, now: u64) -> Hub {
+    let paths = ["/srv/one.hf", "/srv/two.hf"].into_iter().zip(mirrors);
+    let pools = paths.map(|(path, pool)| {
+        let pool: Arc<dyn OpenPool> = Arc::<Mirror>::clone(pool);
+        ServedPool::new(path.into(), pool)
+    });
+    let state = StateDirectory::find(Some(state)).expect("it is given");
+    let hub = Hub::new(pools.collect(), None, state);
+    hub.read_scrubs(now).expect("what is there is whole");
+    hub
+}
+
+fn begun(mirrors: &[Arc<Mirror>; 2]) -> [u64; 2] {
+    mirrors.each_ref().map(|it| it.begun())
+}
+
+fn said(hub: &Hub, now: u64) -> ScrubSchedule {
+    hub.scrub_schedule(0, now)
+}
+
+/// What time it is for the server: what begins is noted by its clock.
+fn now() -> u64 {
+    crate::events::now_seconds()
+}
+
+/// Goal: no scrub begins at first sight; a month later one pool is scrubbed, then the other; what a
+/// server has not brought to its end is due again at the next one, and what has ended is not.
+#[test]
+fn pools_are_scrubbed_one_by_one_and_what_a_restart_cut_is_due_again() {
+    let two = Two::new("scrubs");
+    let mirrors = two.pools.each_ref().map(Mirror::new);
+    let first = now() - 31 * DAY;
+    let hub = hub_at(&mirrors, &two.state, first);
+    for at in [first, first + 29 * DAY] {
+        assert_eq!(hub.keep_scrubs(at), []);
+        assert_eq!(begun(&mirrors), [0, 0], "{at}");
+    }
+    assert_eq!(said(&hub, first).due_seconds, Some(first + 30 * DAY));
+    drop(hub);
+    // Another server has seen them before.
+    let hub = hub_at(&mirrors, &two.state, now());
+    for _ in 0..3 {
+        assert_eq!(hub.keep_scrubs(now()), []);
+        assert_eq!(begun(&mirrors), [1, 0], "one at a time");
+    }
+    let on = said(&hub, now());
+    assert_eq!((on.due_seconds, on.is_ended), (None, false), "{on:?}");
+    mirrors[0].end();
+    hub.keep_scrubs(now());
+    assert_eq!(begun(&mirrors), [1, 1]);
+    drop(hub);
+    // The server dies: the second pool has none since it was opened.
+    *mirrors[1].scrub.lock().expect("nobody panicked") = None;
+    *mirrors[0].scrub.lock().expect("nobody panicked") = None;
+    let hub = hub_at(&mirrors, &two.state, now());
+    hub.keep_scrubs(now());
+    assert_eq!(begun(&mirrors), [1, 2], "one was cut, one has ended");
+    mirrors[1].end();
+    for _ in 0..2 {
+        hub.keep_scrubs(now());
+    }
+    assert_eq!(begun(&mirrors), [1, 2]);
+    drop(hub);
+    two.close();
+}
+
+/// Goal: one by hand counts; none begins while a device is away; what is refused is tried again
+/// after an hour; a clock that ran ahead does not put the next one off.
+#[test]
+fn a_scrub_waits_for_devices_and_one_by_hand_counts() {
+    let two = Two::new("waits");
+    let mirrors = two.pools.each_ref().map(Mirror::new);
+    let hub = hub_at(&mirrors, &two.state, now() - 31 * DAY);
+    let set = |every| asked(&hub, &Request::ScrubScheduleSet { every });
+    assert_eq!(asked(&hub, &Request::Scrub {}), Ok(Answer::Done));
+    mirrors[0].end();
+    mirrors[1].is_degraded.store(true, Ordering::Relaxed);
+    let at = now();
+    hub.keep_scrubs(at);
+    assert_eq!(begun(&mirrors), [1, 0]);
+    let waits = hub.scrub_schedule(1, at);
+    assert!(waits.line().contains("a device is away"), "{}", waits.line());
+    mirrors[1].is_degraded.store(false, Ordering::Relaxed);
+    mirrors[1].refuses.store(true, Ordering::Relaxed);
+    assert_eq!(hub.keep_scrubs(at).len(), 1);
+    assert_eq!(hub.keep_scrubs(at + 10), []);
+    assert_eq!(hub.keep_scrubs(at + 3600).len(), 1);
+    mirrors[1].refuses.store(false, Ordering::Relaxed);
+    hub.keep_scrubs(at + 7200);
+    assert_eq!(begun(&mirrors), [1, 1]);
+    mirrors[1].end();
+    hub.keep_scrubs(at);
+    // By command, and by none.
+    assert_eq!(set(Some(ScrubEvery::Daily)), Ok(Answer::Done));
+    hub.keep_scrubs(at + DAY / 2);
+    assert_eq!(begun(&mirrors), [1, 1]);
+    hub.keep_scrubs(at + DAY + 60);
+    assert_eq!(begun(&mirrors), [2, 1]);
+    mirrors[0].end();
+    hub.keep_scrubs(at);
+    assert_eq!(set(Some(ScrubEvery::None)), Ok(Answer::Done));
+    hub.keep_scrubs(at + 29 * DAY);
+    assert_eq!(begun(&mirrors), [2, 1]);
+    assert_eq!((said(&hub, at).said_by, said(&hub, at).due_seconds), (SaidBy::Command, None));
+    assert_eq!(set(None), Ok(Answer::Done));
+    assert_eq!(said(&hub, at).every, ScrubEvery::Monthly);
+    // The clock was a year ahead when it began.
+    let record =
+        std::fs::read_to_string(two.state.join(format!("scrubs-{}.toml", hub.pools[0].id)));
+    let ahead = record.expect("it is kept").replace("begun_seconds = 1", "begun_seconds = 9");
+    std::fs::write(two.state.join(format!("scrubs-{}.toml", hub.pools[0].id)), ahead)
+        .expect("it is ours");
+    let next = hub_at(&mirrors, &two.state, at);
+    next.keep_scrubs(at);
+    assert_eq!(next.scrub_schedule(0, at).due_seconds, Some(at + 30 * DAY));
+    drop((hub, next));
+    two.close();
+}
+
+/// Goal: what the configuration says counts before what commands say, which are refused meanwhile,
+/// and is undone by a configuration that does not say it; a fileset that is not there is told.
+#[test]
+fn the_configuration_says_schedules_before_commands_do() {
+    let two = Two::new("says");
+    let hub = two.hub();
+    hub.read_schedules().expect("there is none");
+    hub.read_scrubs(NOW).expect("there is none");
+    let keep = |hourly| Counts { hourly, ..Counts::default() };
+    let set = |fileset: &str, hourly| {
+        let (fileset, is_gone) = (fileset.to_owned(), false);
+        asked(&hub, &Request::ScheduleSet { fileset, keep: keep(hourly), is_gone })
+    };
+    let scrub = |every| asked(&hub, &Request::ScrubScheduleSet { every: Some(every) });
+    let config = |schedules: &[(&str, u32)], scrub: Option<ScrubEvery>| Config {
+        pools: vec![PoolConfig { path: "/srv/one.hf".into(), cache: None }],
+        schedules: schedules
+            .iter()
+            .map(|&(fileset, hourly)| {
+                let (fileset, keep) = (fileset.to_owned(), keep(hourly));
+                ConfiguredSchedule { pool: 0, fileset, keep }
+            })
+            .collect(),
+        scrubs: scrub.map(|every| (0, every)).into_iter().collect::<BTreeMap<_, _>>(),
+        ..Config::default()
+    };
+    let list = || {
+        let list = asked(&hub, &Request::ScheduleList {});
+        let Ok(Answer::Schedules(list)) = list else { panic!("{list:?}") };
+        let facts = |it: crate::control::Schedule| {
+            let aside = it.set_aside.map(|keep| keep.hourly);
+            (it.fileset, it.keep.hourly, it.is_configured, it.is_gone, aside)
+        };
+        list.into_iter().map(facts).collect::<Vec<_>>()
+    };
+    let of =
+        |name: &str, hourly, is_configured| (name.to_owned(), hourly, is_configured, false, None);
+    assert_eq!((set("a", 2), set("root", 1)), (Ok(Answer::Done), Ok(Answer::Done)));
+    assert_eq!(scrub(ScrubEvery::Daily), Ok(Answer::Done));
+    let said = config(&[("a", 5), ("none", 1)], Some(ScrubEvery::Weekly));
+    let path = || PathBuf::from("/etc/holdfast.toml");
+    let missing = crate::server::schedule::check_configured(&said, 0, &hub.pools[0]);
+    assert!(missing.is_err_and(|it| it.to_string().contains("no fileset none in /srv/one.hf")));
+    // A server that starts with it goes on.
+    hub.configure(path(), said).expect("it exports nothing");
+    let (mut a, mut none) = (of("a", 5, true), of("none", 1, true));
+    (a.4, none.3) = (Some(2), true);
+    assert_eq!(list(), [a, none, of("root", 1, false)]);
+    let refused = set("a", 7).expect_err("it is configured");
+    assert!(refused.contains("says that a keeps hourly=5: change its [[schedule]]"), "{refused}");
+    let refused = scrub(ScrubEvery::None).expect_err("it is configured");
+    assert!(refused.contains("says weekly: change its [[schedule]]"), "{refused}");
+    let failed = hub.keep_schedules(NOW).failed;
+    assert_eq!(failed.len(), 1);
+    assert!(failed[0].1.contains("none, which the configuration names, is gone"), "{failed:?}");
+    let taken = ["a", "root"].map(|name| format!("{name}@hourly-2026-11-23_19-00"));
+    let there = || {
+        let mut there = clones(&hub);
+        there.sort();
+        there
+    };
+    assert_eq!(there(), taken);
+    let by = || (hub.scrub_schedule(0, NOW).every, hub.scrub_schedule(0, NOW).said_by);
+    assert_eq!(by(), (ScrubEvery::Weekly, SaidBy::Configuration));
+    // None, and nothing.
+    hub.configure(path(), config(&[("a", 0)], None)).expect("it exports nothing");
+    hub.keep_schedules(NOW + 3600);
+    let [a, root] = taken;
+    let all = [a, root, "root@hourly-2026-11-23_20-00".to_owned()];
+    assert_eq!(there(), all);
+    assert_eq!(by(), (ScrubEvery::Daily, SaidBy::Command));
+    hub.configure(path(), config(&[], None)).expect("it exports nothing");
+    assert_eq!(list(), [of("a", 2, false), of("root", 1, false)]);
+    drop(hub);
+    two.close();
+}
