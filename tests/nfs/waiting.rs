@@ -10,11 +10,11 @@ use engine::vnode::api::FileSystem;
 use engine::{CreateOptions, OpenOptions, Pool};
 use front::nfs::{Export, ExportRules, Service};
 use runtime::clock::ManualClock;
-use storage::device::{MemoryDevice, SharedDevice};
+use storage::device::{DeadlineDevice, MemoryDevice, SharedDevice};
 use whole_system::gate::{Gate, GateDevice};
 
-use super::client::{self, Client, FILE_SYNC, NFS, Socket, Words};
-use super::{KEY, POOL_BYTES, Served, new_device, open_pool};
+use super::client::{self, Client, FILE_SYNC, NFS, Socket, Trouble, Words};
+use super::{KEY, POOL_BYTES, Served, new_device, open_pool, service_of};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -83,6 +83,53 @@ fn a_pool_that_hangs_keeps_no_answers_of_another() {
         assert_next(&mut client, first);
     }
     assert_eq!(served.server.panic_count(), 0);
+}
+
+/// Goal: nobody waits for ever for a device that hangs: what was begun is answered with an error of
+/// the device within two of its deadlines (decision 0098), and what comes behind it too. Method: a
+/// device whose writes do not return, with a deadline.
+#[test]
+fn a_device_that_hangs_is_told_within_its_deadline() {
+    const DEADLINE: Duration = Duration::from_secs(1);
+    /// Two deadlines, and what a machine that does other things takes.
+    const TIME_MAX: Duration = Duration::from_secs(10);
+    /// `NFS3ERR_IO`, `NFS3ERR_ROFS` of a pool that has stopped, and `NFS3ERR_JUKEBOX`.
+    const TOLD: [u32; 3] = [5, 30, 10_008];
+    let gate = Arc::<Gate>::default();
+    let hangs = GateDevice::new(MemoryDevice::new("memory", POOL_BYTES), &gate);
+    let device: SharedDevice = DeadlineDevice::new(hangs, DEADLINE);
+    let create = CreateOptions::new(POOL_BYTES, [3; 64]);
+    Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
+    let pool = open_pool(&device, 1);
+    let served = Served::new(service_of(&pool, &["/:rw,squash=none,insecure"]));
+    let mut clients: [Client<Socket>; 3] = std::array::from_fn(|_| served.client());
+    for client in &clients {
+        client.wire.0.set_read_timeout(Some(TIME_MAX)).expect("it is long");
+    }
+    let root = clients[0].mount("/").expect("it is exported");
+    let file = clients[0].create(&root, "file").expect("it is new");
+    let shut = gate.keep_shut();
+    let since = Instant::now();
+    let [first, second, third] = &mut clients;
+    let refused = std::thread::scope(|scope| {
+        let asked = [
+            scope.spawn(|| first.create(&root, "new").map(drop)),
+            scope.spawn(|| second.write(&file, 0, b"data", FILE_SYNC).map(drop)),
+            scope.spawn(|| third.remove(&root, "file").map(drop)),
+        ];
+        asked.map(|thread| thread.join().expect("it is answered in time"))
+    });
+    assert!(since.elapsed() < TIME_MAX, "{:?}", since.elapsed());
+    for told in refused {
+        let is_told = matches!(told, Err(Trouble::Status(status)) if TOLD.contains(&status));
+        assert!(is_told, "{told:?}");
+    }
+    // Who comes now is told at once, and so is who only looks.
+    let since = Instant::now();
+    assert!(clients[0].create(&root, "later").is_err());
+    assert!(since.elapsed() < TIME_MAX, "{:?}", since.elapsed());
+    assert_eq!(served.server.panic_count(), 0);
+    drop(shut);
 }
 
 /// Goal: a request that may take long does not wait for the commit of one before it in the same
