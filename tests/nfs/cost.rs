@@ -1,13 +1,18 @@
 //! What calls cost, counted in requests to the device.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use engine::{CreateOptions, OpenOptions, Pool};
 use runtime::clock::ManualClock;
 use storage::device::{CountingDevice, MemoryDevice, RequestKind, SharedDevice};
 
-use super::client::{Client, FILE_SYNC, NFS, UNSTABLE, Wire as _, Words};
+use whole_system::gate::{Gate, GateDevice};
+
+use super::client::{self, Client, FILE_SYNC, NFS, Socket, UNSTABLE, Wire as _, Words};
 use super::{Direct, POOL_BYTES, Served, loopback, service_of};
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Counted {
     device: Arc<CountingDevice>,
@@ -16,7 +21,13 @@ struct Counted {
 
 impl Counted {
     fn new() -> Counted {
-        let device = CountingDevice::new(MemoryDevice::new("memory", POOL_BYTES));
+        Counted::behind(&Arc::default())
+    }
+
+    /// Returns one whose device writes while `gate` is open.
+    fn behind(gate: &Arc<Gate>) -> Counted {
+        let inner = GateDevice::new(MemoryDevice::new("memory", POOL_BYTES), gate);
+        let device = CountingDevice::new(inner);
         let shared: SharedDevice = Arc::<CountingDevice>::clone(&device);
         let create = CreateOptions::new(POOL_BYTES, [3; 64]);
         Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
@@ -98,4 +109,42 @@ fn changes_that_come_together_share_writes() {
     assert!(writes <= u64::from(COUNT) / 4, "{writes} writes for {COUNT} files");
     let null = client.record(NFS, 0, &Words::default());
     assert_eq!(client.wire.exchange(&null).len(), 24);
+}
+
+/// Goal: clients share writes: what 64 of them ask while a write is under way is durable with the
+/// next. Method: a device that is slow at one moment.
+#[test]
+fn clients_that_ask_meanwhile_share_writes() {
+    const COUNT: usize = 64;
+    /// The one under way, that of those who came meanwhile, and of who was late for it.
+    const WRITES_MAX: u64 = 4;
+    let gate = Arc::<Gate>::default();
+    let counted = Counted::behind(&gate);
+    let served = Served::new(service_of(&counted.pool, &["/:rw,squash=none,insecure"]));
+    let root = served.client().mount("/").expect("it is exported");
+    let mut clients: Vec<Client<Socket>> = (0..COUNT).map(|_| served.client()).collect();
+    let in_flight = || served.server.clients().iter().map(|client| client.in_flight).sum::<usize>();
+    let writes = counted.writes(|| {
+        let shut = gate.keep_shut();
+        for (number, client) in clients.iter_mut().enumerate() {
+            let name = format!("f{number}");
+            let args = Words::default().opaque(&root).opaque(name.as_bytes());
+            let record = client.record(NFS, 8, &args.u32(1).set(Some(0o644), None));
+            client.wire.send(&record);
+        }
+        let begun = Instant::now();
+        // Each is begun, and then done in memory.
+        while in_flight() < COUNT {
+            assert!(begun.elapsed() < PATIENCE, "{} are begun", in_flight());
+            std::thread::yield_now();
+        }
+        std::thread::park_timeout(Duration::from_millis(300));
+        drop(shut);
+        for client in &mut clients {
+            let reply = client.wire.receive();
+            assert_eq!(client::open(client.xid, reply).expect("it is answered").u32(), 0);
+        }
+    });
+    println!("{COUNT} clients, {writes} writes");
+    assert!(writes <= WRITES_MAX, "{writes} writes for {COUNT} clients");
 }
