@@ -2,6 +2,7 @@
 
 mod attach;
 mod crash;
+mod evacuation_time;
 mod groups;
 mod hangs;
 mod longer;
@@ -18,6 +19,7 @@ mod raid5_known;
 mod raid5_rot;
 mod raid5_scrub;
 mod rebuild;
+mod rebuild_clones;
 mod rebuild_crash;
 mod removal;
 mod replace;

@@ -718,4 +718,9 @@ impl Volume {
     pub fn flush(&self, purpose: Purpose) -> Result<(), DeviceError> {
         self.device().flush(purpose)
     }
+
+    /// Starts to make every write that was answered durable.
+    pub fn submit_flush(&self, purpose: Purpose) -> Ticket {
+        self.device().submit(purpose, Operation::Flush)
+    }
 }

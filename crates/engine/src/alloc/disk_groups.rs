@@ -56,6 +56,8 @@ pub(crate) enum CanLeave {
 pub(crate) struct Left {
     /// Bytes in use, or freed and not released.
     pub(crate) bytes: u64,
+    /// How many of these are freed and not released.
+    pub(crate) freed_bytes: u64,
     /// Closed segments with something live.
     pub(crate) segments: Vec<SegmentId>,
     /// Metadata segments with pages in use, besides fronts.
@@ -448,12 +450,14 @@ impl Allocator {
                     let front = front.saturating_sub(before).min(geometry.metadata_fragments());
                     let pages = segment.held.saturating_sub(front);
                     left.bytes += u64::from(pages) << geometry.fragment_shift;
+                    left.freed_bytes += u64::from(segment.pending) << geometry.fragment_shift;
                     left.pages.extend((pages > segment.pending).then_some(id));
                     continue;
                 }
                 let bytes = u64::from(segment.held) << geometry.fragment_shift;
                 // An open one has what is not installed yet.
                 left.bytes += if segment.is_open { bytes.max(1) } else { bytes };
+                left.freed_bytes += u64::from(segment.pending) << geometry.fragment_shift;
                 if segment.held > segment.pending && !segment.is_open {
                     left.segments.push(id);
                 }

@@ -13,7 +13,7 @@ use format::ids::Place;
 use format::page::PAGE_BYTES;
 use format::summary::{Summary, SummaryEntry, SummaryKind};
 use runtime::planted::{self, Planted};
-use storage::device::{AlignedBuffer, Purpose};
+use storage::device::{AlignedBuffer, Purpose, Ticket};
 
 use super::gauge::{CleanerCounts, CleanerGauge, Gauge};
 use super::{Budget, Job, Step};
@@ -23,7 +23,7 @@ use crate::buffer::io;
 use crate::convert::{narrow, wide};
 use crate::error::{FsError, FsResult};
 use crate::segment::Segments;
-use crate::vnode::{Content, Core, Empties, Moment, Moves};
+use crate::vnode::{Content, Core, Empties, Moment, Moves, Unread};
 
 /// Segments that are cleaned between two checkpoints: the cleaner has so many to copy into.
 const SEGMENTS_PER_SETTLING: usize = 4;
@@ -125,30 +125,45 @@ impl Cleaner {
         }
     }
 
-    /// Empties segments, whatever that costs; those of which a block cannot be read or verified
-    /// stay as they are, and the log names them.
-    pub(crate) fn empty(&self, core: &Core, segments: &[SegmentId]) -> FsResult<()> {
+    /// Empties segments, whatever that costs; blocks that cannot be read or verified stay where
+    /// they are: returns the first of them. The last that were moved may wait to be written until
+    /// [`Cleaner::settle`], behind which alone what was emptied is free.
+    pub(crate) fn empty(&self, core: &Core, segments: &[SegmentId]) -> FsResult<Vec<Unread>> {
         let _running = self.running.lock();
         let mut moves = Moves::default();
         let done = self.empty_all(core, segments, &mut moves);
         core.give_up_held(&mut moves);
-        done
+        done.map(|()| moves.unread())
+    }
+
+    /// Makes what was emptied free.
+    pub(crate) fn settle(&self, core: &Core) -> FsResult<()> {
+        let _running = self.running.lock();
+        settle_moves(core, &mut Moves::default())
     }
 
     fn empty_all(&self, core: &Core, segments: &[SegmentId], moves: &mut Moves) -> FsResult<()> {
-        for &id in segments {
-            match self.clean_segment(core, id, moves) {
+        // While the blocks of one are moved the next is read.
+        let mut next = segments.iter().map(|&id| (id, Reading::begin(core, id)));
+        let mut reading = next.next();
+        while let Some((id, read)) = reading {
+            reading = next.next();
+            match self.clean_segment(core, (id, read), moves) {
                 Ok(()) => {}
                 Err(error @ (FsError::Corrupt { .. } | FsError::Io { .. })) => {
                     core.store.journal.check_alive()?;
                     let SegmentId { group, segment } = id;
                     tracing::warn!(%error, group, segment, "a segment cannot be emptied");
                 }
-                Err(FsError::NoSpace) => break,
+                Err(FsError::NoSpace) => {
+                    settle_moves(core, moves)?;
+                    break;
+                }
                 Err(error) => return Err(error),
             }
         }
-        settle_moves(core, moves)
+        core.settle_held(moves)?;
+        core.install_waiting()
     }
 
     fn clean_until(
@@ -198,7 +213,9 @@ impl Cleaner {
             let Some(chosen) = chosen else { break };
             tried.insert(chosen);
             is_settled = false;
-            match self.clean_segment(core, chosen.into(), moves) {
+            let chosen_id = SegmentId::from(chosen);
+            let reading = (chosen_id, Reading::begin(core, chosen_id));
+            match self.clean_segment(core, reading, moves) {
                 Ok(()) => {}
                 // Not even the cleaner's own segments are free: what is pending must be released.
                 Err(FsError::NoSpace) => {
@@ -213,7 +230,7 @@ impl Cleaner {
                 // one bad sector must not keep the others from being cleaned.
                 Err(error @ (FsError::Corrupt { .. } | FsError::Io { .. })) => {
                     core.store.journal.check_alive()?;
-                    let SegmentId { group, segment } = chosen.into();
+                    let SegmentId { group, segment } = chosen_id;
                     tracing::warn!(%error, group, segment, "a segment is not cleaned");
                 }
                 Err(error) => return Err(error),
@@ -226,8 +243,13 @@ impl Cleaner {
         if is_settled { Ok(()) } else { settle_moves(core, moves) }
     }
 
-    fn clean_segment(&self, core: &Core, id: SegmentId, moves: &mut Moves) -> FsResult<()> {
-        let (content, entries) = self.live_candidates(core, id)?;
+    fn clean_segment(
+        &self,
+        core: &Core,
+        (id, reading): (SegmentId, Reading),
+        moves: &mut Moves,
+    ) -> FsResult<()> {
+        let (content, entries) = self.live_candidates(core, id, reading)?;
         let (mut held, mut bad) = (Vec::new(), None);
         for entry in entries {
             match core.move_block(&content, &entry) {
@@ -238,6 +260,7 @@ impl Cleaner {
                     if !planted::is(Planted::BadBlockKeepsSegment) =>
                 {
                     core.store.journal.check_alive()?;
+                    moves.note_unread(&entry, content.start.advance(entry.offset));
                     bad.get_or_insert(error);
                 }
                 Err(error) => return Err(error),
@@ -256,14 +279,14 @@ impl Cleaner {
         &self,
         core: &Core,
         id: SegmentId,
+        reading: Reading,
     ) -> FsResult<(Content, Vec<SummaryEntry>)> {
         let geometry = core.store.geometry();
         let start = geometry.segment_place(id.group, id.segment);
         let Some(incarnation) = core.store.alloc.incarnation_of(id) else {
             return Ok((Content { start, bytes: AlignedBuffer::zeroed(0) }, Vec::new()));
         };
-        let length = core.stored_bytes(geometry.segment_fragments);
-        let bytes = read_segment(core, start, length)?;
+        let bytes = reading.end(core)?;
         let fragments = u64::from(geometry.segment_fragments);
         self.read_fragments.fetch_add(fragments, Ordering::Relaxed);
         let step = geometry.page_fragments();
@@ -298,21 +321,44 @@ fn settle_moves(core: &Core, moves: &mut Moves) -> FsResult<()> {
     Ok(())
 }
 
-/// Reads `length` bytes of a segment that begins at `start`, a part at a time, and page by page
-/// where that fails: of a page that cannot be read there are zeros, and no block in it verifies.
-fn read_segment(core: &Core, start: Place, length: usize) -> FsResult<AlignedBuffer> {
-    let mut bytes = AlignedBuffer::for_reading(length);
-    let mut place = start;
-    for part in bytes.chunks_mut(READ_BYTES) {
-        match core.store.volume.read(Purpose::Cleaner, place, part.len()) {
-            Ok(read) => part.copy_from_slice(&read),
-            Err(error) if !read_pages(core, place, part) => return Err(io(error)),
-            Err(_) => {}
-        }
-        let fragments = part.len() >> core.store.geometry().fragment_shift;
-        place = place.advance(narrow(wide(fragments)));
+/// A segment that is being read, in parts, all at one time.
+struct Reading {
+    start: Place,
+    tickets: Vec<Ticket>,
+    length: usize,
+}
+
+impl Reading {
+    fn begin(core: &Core, id: SegmentId) -> Reading {
+        let geometry = core.store.geometry();
+        let start = geometry.segment_place(id.group, id.segment);
+        let length = core.stored_bytes(geometry.segment_fragments);
+        let part = |from: usize| {
+            let fragments = narrow(wide(from >> geometry.fragment_shift));
+            (start.advance(fragments), READ_BYTES.min(length - from))
+        };
+        let parts = (0..length).step_by(READ_BYTES).map(part);
+        let tickets = core.store.volume.submit_reads(Purpose::Cleaner, parts);
+        Reading { start, tickets, length }
     }
-    Ok(bytes)
+
+    /// Returns the segment; page by page where a part cannot be read: of a page that cannot be read
+    /// there are zeros, and no block in it verifies.
+    fn end(self, core: &Core) -> FsResult<AlignedBuffer> {
+        let mut bytes = AlignedBuffer::for_reading(self.length);
+        let mut place = self.start;
+        for (part, ticket) in bytes.chunks_mut(READ_BYTES).zip(self.tickets) {
+            let answer = ticket.wait();
+            match answer.map(|answer| answer.buffer.expect("a read returns its buffer")) {
+                Ok(read) => part.copy_from_slice(&read),
+                Err(error) if !read_pages(core, place, part) => return Err(io(error)),
+                Err(_) => {}
+            }
+            let fragments = part.len() >> core.store.geometry().fragment_shift;
+            place = place.advance(narrow(wide(fragments)));
+        }
+        Ok(bytes)
+    }
 }
 
 /// Reads what lies from `place` on page by page. Returns whether there was any.

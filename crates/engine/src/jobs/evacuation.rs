@@ -21,26 +21,35 @@
 //!
 //! Not here: whether there is room elsewhere (`pool::disk_groups`).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::disk_group::GroupRange;
 use format::geometry::Geometry;
+use format::ids::Place;
 use runtime::planted::{self, Planted};
 
+use storage::device::{Purpose, Ticket};
 use storage::volume::AddGroupError;
 
 use super::cleaner::Cleaner;
+use super::pieces::LOST_NAMED_MAX;
 use super::{Budget, Job, JobProgress, Step};
 use crate::alloc::{LOW_SEGMENTS, SegmentId};
 use crate::convert::wide;
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
-use crate::vnode::Core;
+use crate::vnode::{Core, Unread};
 
 /// Segments that a step empties.
 const SEGMENTS_PER_STEP: usize = 8;
+/// Of what cannot be read, how much the job's failure names.
+const NAMED_MAX: usize = 8;
+/// Segments that are emptied before what was freed is released, by a checkpoint: that takes seeks
+/// of its own, on a disk as many milliseconds as twenty of them.
+const UNSETTLED_MAX: u64 = 256;
 /// Steps in a row that may move nothing before the job says what is in the way: blocks of a file
 /// whose gate is closed are left for the next.
 const IDLE_STEPS_MAX: u64 = 64;
@@ -81,6 +90,13 @@ pub(crate) struct Evacuation {
     /// The least that was in use so far, and how many steps ago that was.
     least_bytes: AtomicU64,
     idle_steps: AtomicU64,
+    /// Segments that were emptied since the last checkpoint for them.
+    unsettled: AtomicU64,
+    /// The devices write to their media what the last step moved, while the next one reads: else
+    /// all that they keep in their caches is in the way of the next commit.
+    flushing: Mutex<Option<Ticket>>,
+    /// What cannot be read, by where it is: files by their paths.
+    unread: Mutex<BTreeMap<Place, String>>,
     /// Who of the segments with data has had a turn.
     data_turn: Turn,
     /// The same of those with pages.
@@ -93,8 +109,8 @@ struct Turn(Mutex<Option<SegmentId>>);
 
 impl Turn {
     /// Returns the segments that have their turn: those behind the last that had, so that some that
-    /// cannot be emptied keep no others from it.
-    fn choose(&self, left: &[SegmentId]) -> Vec<SegmentId> {
+    /// cannot be emptied keep no others from it. And whether that is the last of a round.
+    fn choose(&self, left: &[SegmentId]) -> (Vec<SegmentId>, bool) {
         let mut last = self.0.lock();
         let behind = |id: &SegmentId| {
             let is_behind = last
@@ -105,7 +121,7 @@ impl Turn {
         let turn = left.iter().cycle().skip(first).take(left.len().min(SEGMENTS_PER_STEP));
         let chosen: Vec<SegmentId> = turn.copied().collect();
         *last = chosen.last().copied().or(*last);
-        chosen
+        (chosen, first + SEGMENTS_PER_STEP >= left.len())
     }
 }
 
@@ -125,6 +141,9 @@ impl Evacuation {
             total_bytes: AtomicU64::new(0),
             least_bytes: AtomicU64::new(u64::MAX),
             idle_steps: AtomicU64::new(0),
+            unsettled: AtomicU64::new(0),
+            flushing: Mutex::new(None),
+            unread: Mutex::default(),
             data_turn: Turn::default(),
             page_turn: Turn::default(),
         }
@@ -180,12 +199,49 @@ impl Evacuation {
         }
         self.idle_steps.store(0, Ordering::Relaxed);
         let (Leaving::DiskGroup(number) | Leaving::LastGroups(number)) = self.leaving;
-        let cause = format!(
-            "{left_bytes} bytes of disk group {number} cannot be moved: the log names the \
-             segments; run holdfast scrub or holdfast check, remove the files that it names, and \
-             resume the job"
-        );
+        // Who resumes the job has done something about them.
+        let names: BTreeSet<String> =
+            std::mem::take(&mut *self.unread.lock()).into_values().collect();
+        let named: Vec<&str> = names.iter().take(NAMED_MAX).map(String::as_str).collect();
+        let what = match named.as_slice() {
+            [] => "the log says why; run holdfast check, and resume the job".to_owned(),
+            [..] => format!(
+                "these cannot be read: {}{}; write them anew or remove them, clones of them too, \
+                 and resume the job",
+                named.join("; "),
+                if names.len() > NAMED_MAX { "; and more, which the log names" } else { "" }
+            ),
+        };
+        let cause = format!("{left_bytes} bytes of disk group {number} cannot be moved: {what}");
         Err(FsError::Io { cause })
+    }
+
+    /// Has the devices write what this step moved, after they have written what the last one did.
+    fn flush_behind(&self, core: &Core) -> FsResult<()> {
+        if let Some(last) = self.flushing.lock().take() {
+            last.wait().map_err(|error| core.store.journal.fail(&error))?;
+        }
+        *self.flushing.lock() = Some(core.store.volume.submit_flush(Purpose::Cleaner));
+        Ok(())
+    }
+
+    /// Notes blocks that cannot be read, and tells of those that are new.
+    fn note_unread(&self, core: &Core, unread: &[Unread]) {
+        for Unread { entry, place } in unread {
+            let known = self.unread.lock();
+            if known.contains_key(place) || known.len() >= LOST_NAMED_MAX {
+                continue;
+            }
+            drop(known);
+            let what = match core.who_has(entry, *place) {
+                Ok(Some(who)) => who,
+                // Nobody has it any more.
+                Ok(None) => continue,
+                Err(error) => format!("the block at {place}: {error}"),
+            };
+            tracing::error!(what, "it cannot be read, and stays on the devices that are to go");
+            self.unread.lock().insert(*place, what);
+        }
     }
 }
 
@@ -203,18 +259,28 @@ impl Job for Evacuation {
         if left.bytes == 0 || planted::is(Planted::TakenOutWithLiveBlocks) {
             return self.take_out(core, numbers);
         }
-        let gets_on = self.note(left.bytes, left.segments.len() + left.pages.len())?;
+        let live_bytes = left.bytes.saturating_sub(left.freed_bytes);
+        let gets_on = self.note(live_bytes, left.segments.len() + left.pages.len())?;
         // Its room elsewhere is there (GR3), and may be in pieces.
         if alloc.free_segments(LOW_SEGMENTS)? < LOW_SEGMENTS {
             core.reclaim()?;
         }
         let is_any = !left.segments.is_empty() || !left.pages.is_empty();
-        // What is open, or freed and not released, is so no longer behind a checkpoint.
-        self.cleaner.empty(core, &self.data_turn.choose(&left.segments))?;
+        let (chosen, is_round) = self.data_turn.choose(&left.segments);
+        let unread = self.cleaner.empty(core, &chosen)?;
+        self.note_unread(core, &unread);
         let (mut busy, mut bad) = (0, 0);
-        for id in self.page_turn.choose(&left.pages) {
+        for id in self.page_turn.choose(&left.pages).0 {
             let moved = core.move_pages(id)?;
             (busy, bad) = (busy + moved.busy, bad + moved.bad + moved.no_room);
+        }
+        self.flush_behind(core)?;
+        let emptied = wide(chosen.len());
+        let unsettled = self.unsettled.fetch_add(emptied, Ordering::Relaxed) + emptied;
+        if is_round || unsettled >= UNSETTLED_MAX {
+            // What is open, or freed and not released, is so no longer behind that.
+            self.cleaner.settle(core)?;
+            self.unsettled.store(0, Ordering::Relaxed);
         }
         if busy > 0 && bad == 0 {
             // Somebody sends them, or frees a clone that has them: that takes its time.
@@ -222,12 +288,13 @@ impl Job for Evacuation {
         }
         // Where there was no room, or somebody holds what is there, time helps: idle steps are
         // those of ticks.
-        Ok(if is_any && gets_on { Step::Again } else { Step::Wait })
+        Ok(if is_any && (gets_on || !is_round) { Step::Again } else { Step::Wait })
     }
 
     fn progress(&self, core: &Core) -> Option<JobProgress> {
         let numbers = self.leaving.numbers(core.store.geometry())?;
-        let left = core.store.alloc.left_in(numbers).ok()?.bytes;
+        let left = core.store.alloc.left_in(numbers).ok()?;
+        let left = left.bytes.saturating_sub(left.freed_bytes);
         let total = self.total_bytes.load(Ordering::Relaxed).max(left);
         Some(JobProgress { done: total - left, total })
     }

@@ -334,10 +334,9 @@ impl Reshape {
         let turn = self.idle_steps.load(Ordering::Relaxed).saturating_sub(1);
         let turn = index_wide(turn) % wanted.len().max(1);
         if let Some(view) = wanted.get(turn) {
-            self.cleaner.empty(core, &[view.segment.into()])?;
+            _ = self.cleaner.empty(core, &[view.segment.into()])?;
         }
-        // What was freed waits for a checkpoint.
-        core.store.journal.checkpoint()?;
+        self.cleaner.settle(core)?;
         Ok(Step::Wait)
     }
 

@@ -65,12 +65,39 @@ const BLOCKS_PER_MOVE: usize = 64;
 const PAGES_PER_MOVE: usize = 24;
 /// Pointers that one move may change: each is some 32 bytes of log.
 const POINTERS_PER_MOVE: usize = 1500;
+/// Blocks that could not be read of which moves tell.
+const UNREAD_MAX: usize = 1024;
 /// Times that a closed gate, or a fileset that was made meanwhile, is waited for.
 const TRIES: usize = 3;
 
-/// Blocks that were copied and wait for the pointers to them to change.
+/// Blocks that were copied and wait for the pointers to them to change, and those that cannot be
+/// read.
 #[derive(Debug, Default)]
-pub(crate) struct Moves(Vec<Moving>);
+pub(crate) struct Moves {
+    waiting: Vec<Moving>,
+    unread: Vec<Unread>,
+}
+
+/// A block that is to be moved and cannot be read, as its summary lists it: it stays where it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unread {
+    pub(crate) entry: SummaryEntry,
+    pub(crate) place: Place,
+}
+
+impl Moves {
+    /// Notes a block that stays where it is.
+    pub(crate) fn note_unread(&mut self, entry: &SummaryEntry, place: Place) {
+        if self.unread.len() < UNREAD_MAX {
+            self.unread.push(Unread { entry: *entry, place });
+        }
+    }
+
+    /// Returns the blocks that could not be read, the first of them if they are many.
+    pub(crate) fn unread(self) -> Vec<Unread> {
+        self.unread
+    }
+}
 
 #[derive(Debug)]
 struct Moving {
@@ -355,6 +382,7 @@ impl Core {
                 Ok(data) => data,
                 Err(error) => {
                     bad = Some(error);
+                    moves.note_unread(entry, from);
                     continue;
                 }
             };
@@ -375,7 +403,7 @@ impl Core {
             let payer = Payer::fileset(&nobodys);
             let origin = (origin, &payer);
             let block = self.segments.place(origin, owner, data.into(), length, claim)?;
-            moves.0.push(Moving { entry: *entry, from, block });
+            moves.waiting.push(Moving { entry: *entry, from, block });
         }
         Ok(bad)
     }
@@ -383,15 +411,15 @@ impl Core {
     /// Lets the pointers to all that waits in `moves` lead to the copies. Called with no lock held.
     pub(crate) fn settle_held(&self, moves: &mut Moves) -> FsResult<()> {
         let is_under_way = |it: &Moving| it.block.sealed().is_some_and(|(_, write)| write != 0);
-        if !moves.0.iter().all(is_under_way) {
+        if !moves.waiting.iter().all(is_under_way) {
             self.segments.seal();
         }
         let mut most = BLOCKS_PER_MOVE;
-        while let Some(first) = moves.0.first() {
+        while let Some(first) = moves.waiting.first() {
             let family = first.entry.fileset;
             let is_other = |it: &Moving| it.entry.fileset != family;
-            let count = moves.0.iter().position(is_other).unwrap_or(moves.0.len());
-            let batch = &moves.0[..count.min(most)];
+            let count = moves.waiting.iter().position(is_other).unwrap_or(moves.waiting.len());
+            let batch = &moves.waiting[..count.min(most)];
             let kept = match self.move_batch(batch) {
                 // Where nothing was decided it stays where it was.
                 Ok(kept) => kept.unwrap_or_else(|| vec![0; batch.len()]),
@@ -410,7 +438,7 @@ impl Core {
             };
             let moved = batch.iter().zip(&kept).filter(|(_, kept)| **kept > 0);
             self.segments.installed(moved.map(|(moving, kept)| (&moving.block, *kept)));
-            let done: Vec<Moving> = moves.0.drain(..kept.len()).collect();
+            let done: Vec<Moving> = moves.waiting.drain(..kept.len()).collect();
             for (moving, _) in done.iter().zip(&kept).filter(|(_, kept)| **kept == 0) {
                 self.segments.kill(&moving.block);
             }
@@ -420,7 +448,7 @@ impl Core {
 
     /// Gives up what waits in `moves`: it stays where it was.
     pub(crate) fn give_up_held(&self, moves: &mut Moves) {
-        for moving in moves.0.drain(..) {
+        for moving in moves.waiting.drain(..) {
             self.segments.kill(&moving.block);
         }
     }

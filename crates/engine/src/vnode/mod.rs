@@ -83,7 +83,7 @@ pub use file::PENDING_BYTES_MAX;
 pub use filesets::NewFileset;
 pub(crate) use filesets::{Fileset, Filesets};
 pub use fork::Restored;
-pub(crate) use held::Moves;
+pub(crate) use held::{Moves, Unread};
 pub(crate) use leave::{Found, Partial, clone_prefix, is_of_a_move};
 pub use pages::PagesMoved;
 pub use properties::FilesetChange;

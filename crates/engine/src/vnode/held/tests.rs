@@ -169,14 +169,14 @@ fn a_place_that_was_used_again_since_a_copy_is_left_alone() {
         };
         core.copy_held(&content, &[entry], &mut moves).expect("it is whole");
     }
-    assert_eq!(moves.0.len(), old.len(), "the clone has all");
+    assert_eq!(moves.waiting.len(), old.len(), "the clone has all");
     pool.delete_clone(&root(), &part("a")).expect("nobody holds it");
     while pool.is_freeing().expect("the table can be read") {
         pool.tick().expect("nothing fails");
     }
     pool.checkpoint().expect("nothing fails");
     let (new, _) = pointers();
-    for moving in &mut moves.0 {
+    for moving in &mut moves.waiting {
         moving.from = new[&(moving.entry.index * BLOCK_BYTES)].place;
     }
     core.settle_held(&mut moves).expect("nothing fails");
