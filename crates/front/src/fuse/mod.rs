@@ -61,8 +61,8 @@ pub use kernel::inbox::{Apart, Incoming};
 pub use kernel::notices::tell_changes;
 pub use mount::{Attached, MountError, MountedSession, Unmounted, attach, mount, serve_attached};
 pub use options::{
-    CpuLatency, MountOptions, POLL_TIME_DEFAULT, POLL_TIME_MAX, THREADS_MAX, TransportChoice,
-    UnknownOption,
+    CpuLatency, DIRECT_IO_MARK, DirectIo, MountOptions, POLL_TIME_DEFAULT, POLL_TIME_MAX,
+    THREADS_MAX, TransportChoice, UnknownOption,
 };
 pub use run::{EndCause, StopSignals, run};
 pub use server::{Server, Told};

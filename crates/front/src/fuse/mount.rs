@@ -202,6 +202,7 @@ fn server_of(
         Some((uid, gid, groups)) => server.acting_as(*uid, *gid, groups.clone()),
         None => server,
     };
+    let server = server.with_direct_io(options.direct_io);
     Ok(Arc::new(if options.has_no_xattrs { server.without_xattrs() } else { server }))
 }
 

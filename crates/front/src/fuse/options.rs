@@ -94,6 +94,21 @@ pub enum CpuLatency {
     Off,
 }
 
+/// Of which files the kernel keeps nothing: each read(2) and write(2) comes here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DirectIo {
+    /// Of those that are opened with `O_DIRECT`.
+    #[default]
+    Asked,
+    /// Of those, too, whose extended attribute [`DIRECT_IO_MARK`] is `on` when they are opened.
+    Marked,
+    /// Of all.
+    All,
+}
+
+/// The extended attribute that marks a file for direct I/O.
+pub const DIRECT_IO_MARK: &[u8] = b"user.holdfast.direct_io";
+
 /// How a directory is mounted.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -121,6 +136,8 @@ pub struct MountOptions {
     pub cpu_latency: CpuLatency,
     /// Whether others may change the files too, by other mounts or over a network.
     pub is_shared: bool,
+    /// Of which files the kernel keeps nothing.
+    pub direct_io: DirectIo,
     /// As whom each request is done and checked here, whoever asked the kernel: user, group and
     /// other groups; `None`: as whoever the kernel says, who has checked it.
     pub acts_as: Option<(u32, u32, Vec<u32>)>,
@@ -132,7 +149,8 @@ pub struct MountOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown mount option `{option}`: known are ro, rw, allow_other, dev, nodev, suid, nosuid, \
-     exec, noexec, atime, noatime, sync, dirsync, noxattr, shared"
+     exec, noexec, atime, noatime, sync, dirsync, noxattr, shared, direct_io, \
+     direct_io=marked"
 )]
 pub struct UnknownOption {
     /// The option as it was given.
@@ -157,6 +175,7 @@ impl MountOptions {
             transport: TransportChoice::Dev,
             cpu_latency: CpuLatency::Auto,
             is_shared: false,
+            direct_io: DirectIo::Asked,
             acts_as: None,
             flags: if is_root { vec![MountFlag::Dev, MountFlag::Suid] } else { Vec::new() },
         }
@@ -171,6 +190,8 @@ impl MountOptions {
                 "allow_other" => self.allows_others = true,
                 "noxattr" => self.has_no_xattrs = true,
                 "shared" => self.is_shared = true,
+                "direct_io" => self.direct_io = DirectIo::All,
+                "direct_io=marked" => self.direct_io = DirectIo::Marked,
                 "dev" => self.set(MountFlag::Dev, MountFlag::NoDev),
                 "nodev" => self.set(MountFlag::NoDev, MountFlag::Dev),
                 "suid" => self.set(MountFlag::Suid, MountFlag::NoSuid),

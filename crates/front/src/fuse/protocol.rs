@@ -177,10 +177,13 @@ pub enum Request<'a> {
         /// Device number.
         rdev: u32,
     },
-    /// Open a file or directory. A mount that is alone declines: there is no state to open.
+    /// Open a file or directory. A mount that is alone declines, unless it says of which files the
+    /// kernel keeps nothing: there is no state to open.
     Open {
         /// The file.
         node: NodeId,
+        /// Whether it is a directory.
+        is_directory: bool,
     },
     /// Make a regular file and open it, in one. Takes a reference. A mount that is alone declines:
     /// the kernel makes the file and needs no word to open and close it, which is two messages and
@@ -352,7 +355,7 @@ impl Request<'_> {
             | Request::SetAttr { node, .. }
             | Request::ReadLink { node }
             | Request::MakeNode { parent: node, .. }
-            | Request::Open { node }
+            | Request::Open { node, .. }
             | Request::Create { parent: node, .. }
             | Request::Tmpfile { parent: node, .. }
             | Request::Symlink { parent: node, .. }
@@ -412,9 +415,17 @@ pub enum Reply<'a> {
     /// A name's file, with one reference.
     Entry(Node),
     /// A file with one reference, made and opened.
-    Created(Node),
+    Created {
+        /// The file.
+        node: Node,
+        /// Whether the kernel keeps nothing of it.
+        is_direct: bool,
+    },
     /// A file is opened.
-    Opened,
+    Opened {
+        /// Whether the kernel keeps nothing of it.
+        is_direct: bool,
+    },
     /// Attributes.
     Attr(Node),
     /// Attributes with the time of birth.

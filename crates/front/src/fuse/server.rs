@@ -20,6 +20,7 @@ use engine::vnode::api::{
 use rustix::io::Errno;
 
 use super::given::Given;
+use super::options::{DIRECT_IO_MARK, DirectIo};
 use super::protocol::{
     Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ReadRequest, Reply, Request,
     Sender,
@@ -73,6 +74,8 @@ pub struct Server {
     answered: AtomicU64,
     /// Whether what is read and listed keeps its access time.
     keeps_atime: bool,
+    /// Of which files the kernel keeps nothing.
+    direct_io: DirectIo,
     /// What others change; `None`: the mount is alone.
     viewer: Option<Arc<Viewer>>,
     /// `None`: as whoever the kernel says.
@@ -100,7 +103,19 @@ impl Server {
         let has_acls = has_xattrs && asked.err().is_none_or(is_there);
         let (numbers, answered) = (NodeNumbers::new(root), AtomicU64::new(0));
         let (keeps_atime, viewer, acting) = (false, None, None);
-        Server { numbers, fs, fileset, has_xattrs, has_acls, answered, keeps_atime, viewer, acting }
+        let direct_io = DirectIo::Asked;
+        Server {
+            numbers,
+            fs,
+            fileset,
+            has_xattrs,
+            has_acls,
+            answered,
+            keeps_atime,
+            direct_io,
+            viewer,
+            acting,
+        }
     }
 
     /// Returns a server that does all as one user, and checks what that one may do: who mounts in a
@@ -131,6 +146,12 @@ impl Server {
     #[must_use]
     pub fn node_id(&self, ino: Ino) -> NodeId {
         self.numbers.node_of(ino)
+    }
+
+    /// Returns the same, which tells the kernel of which files it keeps nothing.
+    #[must_use]
+    pub fn with_direct_io(self, direct_io: DirectIo) -> Server {
+        Server { direct_io, ..self }
     }
 
     /// Returns a server that has no extended attributes, whatever the file system has, and so no
@@ -200,7 +221,8 @@ impl Server {
         };
         caller.keeps_atime = self.keeps_atime;
         let reply = self.dispatch(&caller, sender.thread, request, scratch);
-        if let (Some(given), Ok(Reply::Entry(node) | Reply::Created(node))) = (self.given(), &reply)
+        if let (Some(given), Ok(Reply::Entry(node) | Reply::Created { node, .. })) =
+            (self.given(), &reply)
         {
             given.add(node.id);
         }
@@ -324,7 +346,7 @@ impl Server {
             Request::MakeNode { parent, name, kind, new, rdev } => {
                 self.make(caller, parent, name, new_inode(kind, new, rdev)).map(Reply::Entry)
             }
-            Request::Open { node } => self.open(thread, node),
+            Request::Open { node, is_directory } => self.open(thread, node, is_directory),
             Request::Create { parent, name, new, is_exclusive } => {
                 self.make_opened((caller, thread), (parent, name), new, is_exclusive)
             }
@@ -333,7 +355,7 @@ impl Server {
                 let made = self.fs.tmpfile(caller, parent, new_inode(FileKind::Regular, new, 0));
                 // The kernel learns not to ask again.
                 let made = made.map_err(|e| no_system("tmpfile", parent, &e))?;
-                Ok(Reply::Created(self.node_of(made)))
+                Ok(self.created(self.node_of(made)))
             }
             Request::Symlink { parent, name, target } => {
                 let parent = self.numbers.ino_of(parent);
@@ -469,10 +491,32 @@ impl Server {
 
     /// Opens a file. What others have changed of late is to be looked up again first: the kernel
     /// does so when a file is stale, and has its size and where the name leads then.
-    fn open(&self, thread: u32, node: NodeId) -> Result<Reply<'static>, Errno> {
-        let viewer = self.viewer.as_ref().ok_or(Errno::NOSYS)?;
-        let is_fresh = viewer.lets_open(self.numbers.ino_of(node), thread);
-        if is_fresh { Ok(Reply::Opened) } else { Err(Errno::STALE) }
+    fn open(&self, thread: u32, node: NodeId, is_directory: bool) -> Result<Reply<'static>, Errno> {
+        let ino = self.numbers.ino_of(node);
+        match &self.viewer {
+            Some(viewer) if !viewer.lets_open(ino, thread) => return Err(Errno::STALE),
+            // The kernel asks no more then.
+            None if is_directory || self.direct_io == DirectIo::Asked => return Err(Errno::NOSYS),
+            Some(_) | None => {}
+        }
+        let is_direct = !is_directory && self.is_direct(ino);
+        Ok(Reply::Opened { is_direct })
+    }
+
+    /// A new file has no mark.
+    fn created(&self, node: Node) -> Reply<'static> {
+        Reply::Created { node, is_direct: self.direct_io == DirectIo::All }
+    }
+
+    /// Whether the kernel is to keep nothing of a file that is opened.
+    fn is_direct(&self, ino: Ino) -> bool {
+        match self.direct_io {
+            DirectIo::Asked => false,
+            DirectIo::Marked => {
+                self.fs.getxattr(&KERNEL, ino, DIRECT_IO_MARK).is_ok_and(|mark| mark == b"on")
+            }
+            DirectIo::All => true,
+        }
     }
 
     fn make_opened(
@@ -490,7 +534,7 @@ impl Server {
                 viewer.send_back(thread, self.numbers.ino_of(parent));
                 Err(Errno::STALE)
             }
-            made => made.map(Reply::Created),
+            made => made.map(|node| self.created(node)),
         }
     }
 

@@ -80,7 +80,7 @@ impl Kernel {
         let sender = Sender { uid: 0, gid: 0, thread };
         match self.server.answer(sender, request, &mut Vec::new()) {
             Reply::Entry(node) | Reply::Created(node) | Reply::Attr(node) => Ok(Some(node)),
-            Reply::Opened | Reply::Silence => Ok(None),
+            Reply::Opened { .. } | Reply::Silence => Ok(None),
             Reply::Absent => Err(Errno::NOENT),
             Reply::Error(error) => Err(error),
             other => panic!("no answer to {other:?}"),

@@ -235,7 +235,8 @@ fn decode_body<'a>(
         opcode::READLINK => Request::ReadLink { node },
         opcode::MKNOD => mknod(node, &mut body, dialect)?,
         opcode::MKDIR => mkdir(node, &mut body, dialect)?,
-        opcode::OPEN | opcode::OPENDIR => Request::Open { node },
+        opcode::OPEN => Request::Open { node, is_directory: false },
+        opcode::OPENDIR => Request::Open { node, is_directory: true },
         opcode::CREATE => create(node, &mut body, dialect)?,
         opcode::TMPFILE => tmpfile(node, &mut body, dialect)?,
         opcode::SYMLINK => {

@@ -81,11 +81,11 @@ impl Encoder {
             Reply::Error(errno) => error = -errno.raw_os_error(),
             Reply::Absent => self.add(&absent(self.told)),
             Reply::Entry(node) => self.add(&entry(node, self.told)),
-            Reply::Created(node) => {
+            Reply::Created { node, is_direct } => {
                 self.add(&entry(node, self.told));
-                self.add(&opened(self.told));
+                self.add(&opened(self.told, *is_direct));
             }
-            Reply::Opened => self.add(&opened(self.told)),
+            Reply::Opened { is_direct } => self.add(&opened(self.told, *is_direct)),
             Reply::Attr(node) => self.add(&AttrOut {
                 attr_valid: time_of_attributes(node, self.told).as_secs(),
                 attr_valid_nsec: 0,
@@ -215,8 +215,12 @@ fn entry(node: &Node, told: Manner) -> EntryOut {
     }
 }
 
-fn opened(told: Manner) -> OpenOut {
-    OpenOut { fh: 0, open_flags: told.times.open_flags, backing_id: 0 }
+fn opened(told: Manner, is_direct: bool) -> OpenOut {
+    let direct = match is_direct {
+        true => wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES,
+        false => 0,
+    };
+    OpenOut { fh: 0, open_flags: told.times.open_flags | direct, backing_id: 0 }
 }
 
 /// For how long the kernel may take a name to lead where it does. Directories of which anything

@@ -96,6 +96,7 @@ pub(super) mod init {
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(crate) const SETXATTR_EXT: u64 = 1 << 29;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
+    pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
@@ -121,6 +122,10 @@ pub(super) mod fattr {
     pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
 }
 
+/// [`OpenOut::open_flags`]: nothing of the file is kept, and each read and write is a request.
+pub(super) const FOPEN_DIRECT_IO: u32 = 1 << 0;
+/// [`OpenOut::open_flags`]: with that, writes to parts of a file need not wait for each other.
+pub(super) const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 /// [`OpenOut::open_flags`]: what is cached stays good from one open to the next.
 pub(super) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// [`OpenOut::open_flags`]: no FLUSH at close(2).

@@ -45,6 +45,8 @@ pub(super) struct Requested {
     pub(super) has_queues: bool,
     /// Whether others change the files too.
     pub(super) is_shared: bool,
+    /// Whether there may be files of which the kernel keeps nothing, which it is to map all the same.
+    pub(super) has_direct_io: bool,
     /// Whether it answers for what it has named alone (GN1).
     pub(super) is_of_one_user: bool,
 }
@@ -118,6 +120,9 @@ fn wanted(requested: Requested) -> u64 {
     }
     if requested.has_acls {
         wanted |= flag::POSIX_ACL | flag::DONT_MASK | flag::SETXATTR_EXT;
+    }
+    if requested.has_direct_io {
+        wanted |= flag::INIT_EXT | flag::DIRECT_IO_ALLOW_MMAP;
     }
     if requested.has_queues {
         // The second word counts only with the first of these.

@@ -59,7 +59,7 @@ use self::notices::Notices;
 use self::poll::{Crew, GatherPolicy, PollPolicy};
 use self::stop::Stop;
 use self::uring::{Queues, Serving};
-use super::options::{CpuLatency, THREADS_MAX};
+use super::options::{CpuLatency, DirectIo, THREADS_MAX};
 use super::transport::{Transport, TransportError, TransportUsed};
 use super::{MountOptions, Server, mountpoint};
 
@@ -132,6 +132,7 @@ impl KernelTransport {
             has_acls: server.has_acls(),
             has_queues: queues.is_ok(),
             is_shared: server.viewer().is_some(),
+            has_direct_io: options.direct_io != DirectIo::Asked,
             is_of_one_user: server.is_of_one_user(),
         };
         let dialect = shake_hands(&device, requested)?;
