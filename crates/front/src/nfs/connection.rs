@@ -6,7 +6,8 @@
 //!   [`REQUESTS_IN_FLIGHT_MAX`] of its requests are not answered, or while all connections together
 //!   hold [`HELD_BYTES_MAX`]. So a client that only asks fills the socket, and not our memory. The
 //!   bound of all is asked when a socket is armed and again when its event comes: past it is no
-//!   more than what each thread had begun, a read of 2 MiB and the answers of one batch.
+//!   more than what each thread had begun, a record, and the answers of one batch. An eighth of it
+//!   is the most that threads together keep besides, for the next long records.
 //! - NC3: A connection that does not take a whole answer in [`SEND_TIME_MAX`], or leaves a record
 //!   unfinished as long, is closed. A byte now and then is no progress.
 //! - NC4: While the bound of all connections is reached, what is held for those whose clients are
@@ -218,34 +219,47 @@ impl Connection {
         state.is_reading = true;
         let mut bytes = std::mem::take(&mut state.input);
         drop(state);
-        if bytes.capacity() == 0 {
-            bytes = std::mem::take(spare);
+        if bytes.capacity() < spare.capacity() {
+            // Its memory is in use, and has the room that a long record comes to.
+            let begun = std::mem::replace(&mut bytes, std::mem::take(spare));
+            bytes.clear();
+            bytes.extend_from_slice(&begun);
         }
         self.read_more(Taken { connection: self, bytes, begun: 0 })
     }
 
     fn read_more<'c>(&'c self, mut input: Taken<'c>) -> Input<'c> {
-        let bytes = &mut input.bytes;
-        let had = bytes.len();
-        let wanted = match front_of(bytes) {
-            Front::Partial { wanted } => wanted.saturating_sub(had).clamp(READ_BYTES, 2 << 20),
-            // What is there is to be served first.
-            Front::Whole { .. } | Front::Fragments { .. } => return Input::Bytes(input),
-            Front::Garbage => return Input::End,
-        };
-        // A record grows as it comes: what a client announces costs nothing.
-        let room = wanted.min(had.max(READ_BYTES));
-        bytes.resize(had + room, 0);
-        let read = (&self.socket).read(&mut bytes[had..]);
-        bytes.truncate(had + *read.as_ref().unwrap_or(&0));
-        match read {
-            Ok(0) => Input::End,
-            Ok(count) => {
-                self.ground.held_bytes.fetch_add(count, Ordering::Relaxed);
-                Input::Bytes(input)
+        let mut has_read = false;
+        loop {
+            let bytes = &mut input.bytes;
+            let had = bytes.len();
+            let wanted = match front_of(bytes) {
+                Front::Partial { wanted } => wanted.saturating_sub(had).clamp(READ_BYTES, 2 << 20),
+                // What is there is to be served first.
+                Front::Whole { .. } | Front::Fragments { .. } => return Input::Bytes(input),
+                Front::Garbage if has_read => return Input::Bytes(input),
+                Front::Garbage => return Input::End,
+            };
+            // A record grows as it comes: what a client announces costs nothing.
+            let room = wanted.min(had.max(READ_BYTES));
+            // No more than is asked for, or the thread would keep twice a record.
+            bytes.reserve_exact(room);
+            bytes.resize(had + room, 0);
+            let read = (&self.socket).read(&mut bytes[had..]);
+            let count = *read.as_ref().unwrap_or(&0);
+            bytes.truncate(had + count);
+            self.ground.held_bytes.fetch_add(count, Ordering::Relaxed);
+            has_read |= count > 0;
+            match read {
+                // Whoever is next finds the end again.
+                Ok(0) if has_read => return Input::Bytes(input),
+                Ok(0) => return Input::End,
+                // There is more of a long record, it seems.
+                Ok(count) if count == room && !self.ground.is_full() => {}
+                Ok(_) => return Input::Bytes(input),
+                Err(error) if is_transient(&error) => return Input::Bytes(input),
+                Err(_) => return Input::End,
             }
-            Err(error) if is_transient(&error) => Input::Bytes(input),
-            Err(_) => Input::End,
         }
     }
 
@@ -635,6 +649,30 @@ pub(super) mod tests {
                 Input::Bytes(taken) => drop(taken.put_back()),
                 Input::Nothing | Input::End => panic!("nobody else reads, and the client is there"),
             }
+        }
+    }
+
+    /// Goal: a long record that comes in pieces is read into memory that the thread has, for new
+    /// memory costs a fault for each page; and what is left to the connection has no more room than
+    /// bytes, for thousands may be in the middle of one.
+    #[test]
+    fn a_record_in_pieces_is_read_into_memory_that_is_there() {
+        const PIECE: usize = 100_000;
+        let (connection, mut client) = pair();
+        let mut spare = Vec::with_capacity(RECORD_BYTES_MAX);
+        let memory = spare.as_ptr();
+        client.write_all(&[0x80, 0x10, 0, 0]).expect("the server reads");
+        for number in 1..6 {
+            client.write_all(&vec![7; PIECE]).expect("the server reads");
+            while connection.state.lock().input.len() < number * PIECE + 4 {
+                let Input::Bytes(taken) = connection.take_input(&mut spare) else {
+                    panic!("nobody else reads, and the client is there")
+                };
+                assert_eq!(taken.bytes().as_ptr(), memory);
+                spare = taken.put_back();
+            }
+            let state = connection.state.lock();
+            assert!(state.input.capacity() <= state.input.len() + 4096);
         }
     }
 

@@ -29,9 +29,9 @@ use parking_lot::Mutex;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
-use super::connection::{Connection, Ground, Input, Overdue, Taken};
+use super::connection::{Connection, Ground, HELD_BYTES_MAX, Input, Overdue, Taken};
 use super::peers::Peers;
-use super::rpc::{Front, MARK_BYTES, front_of, joined};
+use super::rpc::{Front, MARK_BYTES, RECORD_BYTES_MAX, front_of, joined};
 use super::service::{Commit, NoCall, ReplySink, Service, Used};
 
 /// Most threads of a server.
@@ -56,8 +56,11 @@ const BATCH_REQUESTS_MAX: usize = 64;
 const BATCH_ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// How often overdue connections are looked for.
 const SWEEP_MS: u64 = 1000;
-/// What a thread keeps of a buffer that it has grown.
-const SPARE_BYTES_MAX: usize = 256 << 10;
+/// What a thread keeps of a buffer that it has grown: the longest record and what is read behind
+/// it, for memory that is asked for anew costs a fault for each page.
+const SPARE_BYTES_MAX: usize = RECORD_BYTES_MAX + (64 << 10);
+/// What all threads keep of such: where there are many, each keeps less.
+const SPARES_BYTES_MAX: usize = HELD_BYTES_MAX / 8;
 /// What raises the count of an eventfd(2).
 const WAKE: [u8; 8] = 1_u64.to_le_bytes();
 /// Token of what ends the threads; listeners have the next, connections those behind.
@@ -477,8 +480,8 @@ impl Shared {
             }
         }
         input.clear();
-        input.shrink_to(SPARE_BYTES_MAX);
-        if spare.capacity() == 0 {
+        input.shrink_to(SPARE_BYTES_MAX.min(SPARES_BYTES_MAX / self.thread_count));
+        if input.capacity() > spare.capacity() {
             *spare = input;
         }
         done.used.run_deferred_work();

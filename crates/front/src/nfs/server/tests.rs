@@ -2,7 +2,6 @@
 
 use std::io::{Read as _, Write as _};
 
-use super::super::connection::HELD_BYTES_MAX;
 use super::super::xdr::Writer;
 use super::*;
 use crate::nfs::HandleKey;
