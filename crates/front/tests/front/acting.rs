@@ -181,7 +181,7 @@ fn a_number_that_no_reply_has_named_is_stale() {
         stale(lookup(dir, b".."));
         stale(set(node, SetAttr { size_bytes: Some(0), ..SetAttr::default() }));
         stale(Request::ReadLink { node });
-        stale(Request::Open { node });
+        stale(Request::Open { node, is_directory: false });
         stale(make(dir, name, FileKind::Regular, 0o644));
         stale(Request::Create { parent: dir, name, new, is_exclusive: true });
         stale(Request::Tmpfile { parent: dir, new });

@@ -79,7 +79,7 @@ impl Kernel {
     fn ask(&self, thread: u32, request: Request<'_>) -> Result<Option<Node>, Errno> {
         let sender = Sender { uid: 0, gid: 0, thread };
         match self.server.answer(sender, request, &mut Vec::new()) {
-            Reply::Entry(node) | Reply::Created(node) | Reply::Attr(node) => Ok(Some(node)),
+            Reply::Entry(node) | Reply::Created { node, .. } | Reply::Attr(node) => Ok(Some(node)),
             Reply::Opened { .. } | Reply::Silence => Ok(None),
             Reply::Absent => Err(Errno::NOENT),
             Reply::Error(error) => Err(error),
@@ -88,7 +88,8 @@ impl Kernel {
     }
 
     fn open(&self, thread: u32, ino: Ino) -> Result<(), Errno> {
-        self.ask(thread, Request::Open { node: self.server.node_id(ino) }).map(drop)
+        self.ask(thread, Request::Open { node: self.server.node_id(ino), is_directory: false })
+            .map(drop)
     }
 
     fn look_up(&self, thread: u32, name: &[u8]) -> Result<Node, Errno> {

@@ -38,7 +38,7 @@ impl Client {
 
     fn node(&self, request: Request<'_>) -> Result<Node, Errno> {
         match self.server.answer(SENDER, request, &mut Vec::new()) {
-            Reply::Entry(node) | Reply::Created(node) | Reply::Attr(node) => Ok(node),
+            Reply::Entry(node) | Reply::Created { node, .. } | Reply::Attr(node) => Ok(node),
             Reply::Error(error) => Err(error),
             Reply::Absent => Err(Errno::NOENT),
             other => panic!("not a node: {other:?}"),
@@ -285,7 +285,7 @@ fn errors_keep_their_numbers() {
 fn what_is_declined_makes_the_kernel_help_itself() {
     let client = Client::new();
     let decline = |what| client.done(Request::Decline(what));
-    let open = Request::Open { node: ROOT_NODE };
+    let open = Request::Open { node: ROOT_NODE, is_directory: true };
     assert_eq!(client.done(open), Err(Errno::NOSYS), "there is nothing to open");
     let (parent, name) = (ROOT_NODE, &b"new"[..]);
     let create = Request::Create { parent, name, new: NEW, is_exclusive: false };
