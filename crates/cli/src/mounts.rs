@@ -11,6 +11,8 @@
 //! A mount that another process hands over comes in a thread of its own. Whoever waits for the
 //! server's end calls [`Mounts::reap`] now and then.
 
+mod counted;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -22,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use engine::vnode::api::Ino;
+use front::counts::OperationCounts;
 use front::fuse::protocol::{NodeId, NodeNumbers};
 use front::fuse::{
     Attached, CpuLatency, EndCause, MountError, MountOptions, MountedSession, POLL_TIME_DEFAULT,
@@ -31,6 +34,8 @@ use front::shared::{Shares, Told};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use self::counted::Counted;
+pub(crate) use self::counted::sum;
 use crate::backend::OpenPool;
 use crate::control::{Peer, clone_of, name_of};
 use crate::exit::UsageError;
@@ -151,6 +156,7 @@ pub(crate) struct Mounts {
     /// Who uses which fileset.
     pub(crate) uses: Arc<Uses>,
     list: Mutex<List>,
+    counted: Mutex<Counted>,
     /// When the log was last told of a refusal, by mounter.
     refused: Mutex<BTreeMap<u32, Instant>>,
 }
@@ -220,6 +226,7 @@ impl Mounts {
             pool: Arc::clone(pool),
             uses: Uses::new(path, pool),
             list: Mutex::default(),
+            counted: Mutex::default(),
             refused: Mutex::default(),
         })
     }
@@ -230,6 +237,7 @@ impl Mounts {
 
     /// Notes a mount that this process has made.
     pub(crate) fn add(&self, session: MountedSession, claim: Claim) {
+        self.count(&session);
         self.lock().mounted.push(Mounted { session, claim, mounter: None });
     }
 
@@ -260,6 +268,27 @@ impl Mounts {
             Some((device.to_owned(), mounted.session.told()?))
         };
         list.mounted.iter().filter_map(told).collect()
+    }
+
+    fn count(&self, session: &MountedSession) {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.add(session.counts());
+    }
+
+    /// Returns what all mounts were asked since the server began, by operation: those too that have
+    /// ended.
+    pub(crate) fn operations(&self) -> Vec<OperationCounts> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner).get()
+    }
+
+    /// Returns the directory of each mount, and how many messages of it were answered.
+    pub(crate) fn asked(&self) -> Vec<(String, u64)> {
+        let asked = |mounted: &Mounted| {
+            let counts = mounted.session.counts().get();
+            let messages = counts.iter().map(|count| count.answered).sum();
+            (mounted.session.directory().display().to_string(), messages)
+        };
+        self.lock().mounted.iter().map(asked).collect()
     }
 
     /// Returns the pool that a node of the mount of number `index` is in, and its number there.
@@ -429,6 +458,7 @@ impl Mounts {
         let shares = shares_of(&options, &claim);
         let session = front::fuse::serve_attached(fs, claim.fileset(), attached, &options, shares)?;
         tracing::info!(directory = ?session.directory(), "mounted");
+        self.count(&session);
         let mounted = Mounted { session, claim, mounter: maker.mounter() };
         // Of this one: others come and go.
         let facts = mounted.facts(&self.path);

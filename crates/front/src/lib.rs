@@ -4,6 +4,7 @@
 //! [`engine::vnode::api::FileSystem`]. So any front may stop at any moment, and any client's handle
 //! means the same after a restart.
 
+pub mod counts;
 pub mod fuse;
 pub mod nfs;
 pub mod peer;

@@ -180,16 +180,17 @@ fn difference(last: &Look, now: &Look) -> (String, serde_json::Value) {
         let _ =
             writeln!(text, "{address:<22} {requests:>10} {received:>12} {sent:>12} {waiting:>8}");
         clients.push(json!({
-            "address": client.address, "requests_per_second": requests,
+            "front": client.front, "address": client.address, "requests_per_second": requests,
             "received_bytes_per_second": received, "sent_bytes_per_second": sent,
             "in_flight": waiting,
         }));
     }
-    let old: BTreeMap<&str, &OperationFacts> =
-        last.operations.iter().map(|it| (it.operation.as_str(), it)).collect();
+    let key = |it: &OperationFacts| (it.front.clone(), it.operation.clone());
+    let old: BTreeMap<_, &OperationFacts> =
+        last.operations.iter().map(|it| (key(it), it)).collect();
     text += "OPERATION              answered/s   failed/s   average us\n";
     for operation in &now.operations {
-        let old = old.get(operation.operation.as_str());
+        let old = old.get(&key(operation));
         let grown = |of: fn(&OperationFacts) -> u64| {
             of(operation).saturating_sub(old.map_or(0, |old| of(old)))
         };
@@ -199,11 +200,12 @@ fn difference(last: &Look, now: &Look) -> (String, serde_json::Value) {
         }
         let (failed, latency_us) =
             (grown(|it| it.failed), grown(|it| it.latency_ns) / answered / 1000);
-        let (name, a, f) = (printable(&operation.operation), rate(answered), rate(failed));
+        let name = printable(&format!("{} {}", operation.front, operation.operation));
+        let (a, f) = (rate(answered), rate(failed));
         let _ = writeln!(text, "{name:<22} {a:>10} {f:>10} {latency_us:>12}");
         operations.push(json!({
-            "operation": operation.operation, "answered_per_second": a, "failed_per_second": f,
-            "average_us": latency_us,
+            "front": operation.front, "operation": operation.operation,
+            "answered_per_second": a, "failed_per_second": f, "average_us": latency_us,
         }));
     }
     (text, json!({ "milliseconds": ms, "clients": clients, "operations": operations }))
@@ -218,6 +220,7 @@ mod tests {
     #[test]
     fn what_happened_since_the_last_look_is_told_by_client_and_kind() {
         let client = |address: &str, requests| ClientFacts {
+            front: "nfs".to_owned(),
             address: address.to_owned(),
             connections: 1,
             requests,

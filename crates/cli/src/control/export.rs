@@ -158,10 +158,13 @@ pub enum ExportSource {
     Default,
 }
 
-/// What a server tells of a machine that is connected to it.
+/// What a server tells of a machine that is connected to it, or of a mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientFacts {
-    /// Its address.
+    /// By which protocol: `nfs`, or `fuse`, of which bytes and what waits are not counted.
+    #[serde(default)]
+    pub front: String,
+    /// Its address; of a mount the directory.
     pub address: String,
     /// Connections.
     pub connections: u64,
@@ -178,7 +181,7 @@ pub struct ClientFacts {
 /// What a server tells of a kind of operation, since it began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OperationFacts {
-    /// By which protocol: `nfs`.
+    /// By which protocol: `nfs` or `fuse`.
     pub front: String,
     /// Its name there.
     pub operation: String,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use front::nfs::{LATENCY_BOUNDS_US, ProcedureCounts};
+use front::counts::{LATENCY_BOUNDS_US, OperationCounts};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -35,12 +35,12 @@ pub(crate) struct History(Mutex<Kept>);
 #[derive(Default)]
 struct Kept {
     samples: VecDeque<Sample>,
-    last: Option<Vec<ProcedureCounts>>,
+    last: Option<Vec<OperationCounts>>,
 }
 
 impl History {
     /// Takes a sample of `counts` at `seconds`, `passed` after the one before.
-    pub(crate) fn take(&self, counts: Vec<ProcedureCounts>, seconds: u64, passed: Duration) {
+    pub(crate) fn take(&self, counts: Vec<OperationCounts>, seconds: u64, passed: Duration) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = kept.last.replace(counts.clone()) {
             let sample = sample_of(&last, &counts, seconds, passed);
@@ -59,12 +59,12 @@ impl History {
 }
 
 fn sample_of(
-    last: &[ProcedureCounts],
-    now: &[ProcedureCounts],
+    last: &[OperationCounts],
+    now: &[OperationCounts],
     seconds: u64,
     passed: Duration,
 ) -> Sample {
-    let grown = |of: &dyn Fn(&ProcedureCounts) -> u64| -> u64 {
+    let grown = |of: &dyn Fn(&OperationCounts) -> u64| -> u64 {
         now.iter().zip(last).map(|(now, last)| of(now).saturating_sub(of(last))).sum()
     };
     let answered = grown(&|count| count.answered);
@@ -96,12 +96,12 @@ pub(crate) fn to_float(count: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn counts(answered: u64, failed: u64, slow: u64) -> Vec<ProcedureCounts> {
+    fn counts(answered: u64, failed: u64, slow: u64) -> Vec<OperationCounts> {
         let mut buckets = [0; LATENCY_BOUNDS_US.len() + 1];
         buckets[3] = answered - slow;
         buckets[9] = slow;
         let latency_ns = answered * 100_000;
-        vec![ProcedureCounts { name: "READ", answered, failed, latency_ns, buckets }]
+        vec![OperationCounts { name: "READ", answered, failed, latency_ns, buckets }]
     }
 
     #[test]

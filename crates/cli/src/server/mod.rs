@@ -46,6 +46,7 @@ use std::time::Duration;
 use anyhow::Context;
 use engine::vnode::api::{FileSystem, FilesetUuid};
 use format::fileset::{FilesetName, NamePart};
+use front::counts::OperationCounts;
 use front::nfs::{Server, Service};
 use serde_json::{Value, json};
 
@@ -65,7 +66,7 @@ use crate::control::{
     ToldFacts,
 };
 use crate::events::now_seconds;
-use crate::mounts::Mounts;
+use crate::mounts::{Mounts, sum};
 use crate::roles::Roles;
 use crate::transfer::{OnBytes, Transfer};
 
@@ -142,6 +143,7 @@ impl Nfs {
 
     fn clients(&self) -> Vec<ClientFacts> {
         let facts = |client: front::nfs::Client| ClientFacts {
+            front: "nfs".to_owned(),
             address: client.address.to_string(),
             connections: client.connections.try_into().unwrap_or(u64::MAX),
             requests: client.requests,
@@ -151,18 +153,6 @@ impl Nfs {
         };
         let clients = self.with_server(Server::clients).unwrap_or_default();
         clients.into_iter().take(CLIENTS_MAX).map(facts).collect()
-    }
-
-    /// Returns how many operations there were, by kind.
-    pub(crate) fn operations(&self) -> Vec<OperationFacts> {
-        let facts = |count: front::nfs::ProcedureCounts| OperationFacts {
-            front: "nfs".to_owned(),
-            operation: count.name.to_owned(),
-            answered: count.answered,
-            failed: count.failed,
-            latency_ns: count.latency_ns,
-        };
-        self.service.counts().into_iter().map(facts).collect()
     }
 
     /// Returns counts for `status`.
@@ -290,9 +280,7 @@ impl Hub {
             Request::ExportList { after } => self.export_list(index, after),
             Request::ExportAdd { export } => self.export_add(index, export),
             Request::ExportRemove { name } => self.export_remove(index, name),
-            Request::OperationList {} => {
-                Ok(Answer::Operations(self.nfs.as_ref().map(Nfs::operations).unwrap_or_default()))
-            }
+            Request::OperationList {} => Ok(Answer::Operations(self.operations())),
             Request::ScheduleSet { fileset, keep, is_gone } => {
                 self.schedule_set(index, fileset, keep, *is_gone)
             }
@@ -309,9 +297,7 @@ impl Hub {
                     .map(|()| Answer::Done)
                     .map_err(|error| served.failed(format!("{error:#}; what was set before stays")))
             }
-            Request::ClientList {} => {
-                Ok(Answer::Clients(self.nfs.as_ref().map(Nfs::clients).unwrap_or_default()))
-            }
+            Request::ClientList {} => Ok(Answer::Clients(self.clients())),
             Request::FilesetHere { name } => {
                 // Which of both pools has the fileset, the move is about to decide.
                 let _alone = self.no_move(index)?;
@@ -394,6 +380,48 @@ impl Hub {
         let tested = self.receivers().as_ref().map(|it| it.test(pool, &notice));
         // Whoever asks how the server is waits for none of them.
         tested.map(|it| it.wait(TEST_TIME)).unwrap_or_default()
+    }
+
+    /// Returns what was asked by each front since the server began, by operation; always in one
+    /// order.
+    pub(crate) fn counts(&self) -> Vec<(&'static str, OperationCounts)> {
+        let nfs = self.nfs.iter().flat_map(|nfs| nfs.service.counts()).map(|it| ("nfs", it));
+        let mounts = self.pools.iter().map(|served| served.mounts.operations());
+        let fuse = named_once(mounts.fold(Vec::new(), sum).into_iter());
+        nfs.chain(fuse.into_iter().map(|it| ("fuse", it))).collect()
+    }
+
+    /// Returns the same for people and programs: kinds of which there was none by no mount are left
+    /// out.
+    pub(crate) fn operations(&self) -> Vec<OperationFacts> {
+        let facts = |(front, count): (&str, OperationCounts)| OperationFacts {
+            front: front.to_owned(),
+            operation: count.name.to_owned(),
+            answered: count.answered,
+            failed: count.failed,
+            latency_ns: count.latency_ns,
+        };
+        let is_told =
+            |(front, count): &(&str, OperationCounts)| *front == "nfs" || count.answered > 0;
+        self.counts().into_iter().filter(is_told).map(facts).collect()
+    }
+
+    /// Returns who asks: machines by NFS, and mounts.
+    pub(crate) fn clients(&self) -> Vec<ClientFacts> {
+        let mut clients = self.nfs.as_ref().map(Nfs::clients).unwrap_or_default();
+        for (address, requests) in self.pools.iter().flat_map(|served| served.mounts.asked()) {
+            clients.push(ClientFacts {
+                front: "fuse".to_owned(),
+                address,
+                connections: 1,
+                requests,
+                received_bytes: 0,
+                sent_bytes: 0,
+                in_flight: 0,
+            });
+        }
+        clients.truncate(CLIENTS_MAX);
+        clients
     }
 
     /// Returns the jobs of a pool that have an end.
@@ -531,6 +559,18 @@ pub(crate) fn mount_line(address: SocketAddr, name: &str) -> String {
     format!(
         "mount -t nfs -o vers=3,tcp,nolock,port={port},mountport={port} {host}:{name} DIRECTORY"
     )
+}
+
+/// Returns counts of which no two have one name.
+fn named_once(counts: impl Iterator<Item = OperationCounts>) -> Vec<OperationCounts> {
+    let mut all: Vec<OperationCounts> = Vec::new();
+    for count in counts {
+        match all.iter_mut().find(|it| it.name == count.name) {
+            Some(same) => same.add(&count),
+            None => all.push(count),
+        }
+    }
+    all
 }
 
 /// Returns the path of a pool as people write it.

@@ -353,6 +353,63 @@ fn a_server_keeps_schedules_and_tells_its_manager() {
     fs::remove_dir_all(&work).expect("nothing uses it");
 }
 
+/// Goal: what a mount asks is counted by operation, in `top`, by HTTP and for Prometheus, and stays
+/// counted when the mount has ended.
+#[test]
+fn what_mounts_ask_is_counted_beside_nfs() {
+    if !crate::can_mount("what_mounts_ask_is_counted_beside_nfs") {
+        return;
+    }
+    let name = format!("holdfast-counted-{}", std::process::id());
+    let work = std::env::temp_dir().join(name);
+    let mnt = work.join("mnt");
+    fs::create_dir_all(&mnt).expect("the name is new");
+    let text = |path: std::path::PathBuf| path.to_str().expect("it is ASCII").to_owned();
+    let (pool, state, mount) = (text(work.join("pool.hf")), text(work.join("state")), text(mnt));
+    assert!(holdfast(&["create", &pool, "--size", "64M"]).status.success());
+    let serving = Serving::start(&[&pool, "--listen", "127.0.0.1:0", "--state", &state]);
+    assert!(holdfast(&["mount", &pool, &mount]).status.success());
+    let _unmounted = crate::several::Other(mount.clone().into());
+    let (_, rest) = serving.line.split_once("\"http\":\"").expect("it says where");
+    let address = rest.split('"').next().expect("it is quoted").to_owned();
+    let metrics = || {
+        let mut socket = TcpStream::connect(&address).expect("it listens");
+        let head = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        socket.write_all(head.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("it answers");
+        let start =
+            "holdfast_operation_duration_seconds_count{front=\"fuse\",operation=\"MKDIR\"} ";
+        let line = answer.lines().find_map(|line| line.strip_prefix(start));
+        line.map_or(0, |count| count.parse::<u64>().expect("a number"))
+    };
+    for number in 0..5 {
+        fs::create_dir(format!("{mount}/{number}")).expect("there is room");
+    }
+    assert_eq!(metrics(), 5);
+    let maker = {
+        let mount = mount.clone();
+        std::thread::spawn(move || {
+            for number in 5..2000 {
+                fs::create_dir(format!("{mount}/{number}")).expect("there is room");
+                std::thread::park_timeout(std::time::Duration::from_micros(500));
+            }
+        })
+    };
+    let top = told(&["--json", "top", &pool, "--every", "300ms", "--times", "1"]);
+    assert!(top.contains("\"front\":\"fuse\",\"operation\":\"MKDIR\""), "{top}");
+    assert!(top.contains(&format!("\"address\":\"{mount}\"")), "{top}");
+    maker.join().expect("it makes them");
+    assert!(holdfast(&["unmount", &mount]).status.success());
+    let begun = std::time::Instant::now();
+    while metrics() != 2000 {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{}", metrics());
+    }
+    serving.end();
+    assert!(holdfast(&["check", &pool]).status.success());
+    fs::remove_dir_all(&work).expect("nothing uses it");
+}
+
 /// Goal: a server keeps what its configuration says of clones and scrubs, and what commands say
 /// beside that; a scrub by hand is known to it, and to the next.
 #[test]

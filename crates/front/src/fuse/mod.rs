@@ -46,6 +46,7 @@
 //!
 //! [`FileSystem`]: engine::vnode::api::FileSystem
 
+mod counts;
 mod given;
 mod kernel;
 mod mount;
@@ -56,6 +57,7 @@ mod run;
 mod server;
 mod transport;
 
+pub use counts::FuseCounts;
 pub use kernel::exchange::{Exchange, KeptReplies, Replies, ReplyParts};
 pub use kernel::inbox::{Apart, Incoming};
 pub use kernel::notices::tell_changes;

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 
 use engine::vnode::api::{FileSystem, FilesetUuid, FsError};
 
+use super::counts::FuseCounts;
 use super::kernel::KernelTransport;
 use super::kernel::stop::Stop;
 use super::mountpoint::{self, Mountpoint};
@@ -86,6 +87,7 @@ pub struct MountedSession {
     directory: PathBuf,
     device: Option<String>,
     fs: FsHandle,
+    counts: Arc<FuseCounts>,
     viewer: Option<Arc<Viewer>>,
     serving: Option<JoinHandle<Result<(), TransportError>>>,
     transport: Arc<TransportUsed>,
@@ -214,6 +216,7 @@ fn begin(
 ) -> std::io::Result<MountedSession> {
     let (used, stop, transport) = (transport.used(), transport.stop(), Box::new(transport));
     let viewer = server.viewer().map(Arc::clone);
+    let counts = Arc::clone(server.counts());
     let serving = std::thread::Builder::new()
         .name("fuse".to_owned())
         .spawn(move || transport.serve(server))?;
@@ -222,6 +225,7 @@ fn begin(
         device,
         fs: FsHandle(fs),
         viewer,
+        counts,
         serving: Some(serving),
         transport: used,
         has_replaced_dead: false,
@@ -289,6 +293,12 @@ impl MountedSession {
     #[must_use]
     pub fn told(&self) -> Option<Told> {
         self.viewer.as_ref().map(|viewer| viewer.told())
+    }
+
+    /// Returns what it was asked, by operation.
+    #[must_use]
+    pub fn counts(&self) -> &Arc<FuseCounts> {
+        &self.counts
     }
 
     /// Returns whether a mount whose server had died was detached to make room.

@@ -19,6 +19,7 @@ use engine::vnode::api::{
 };
 use rustix::io::Errno;
 
+use super::counts::FuseCounts;
 use super::given::Given;
 use super::options::{DIRECT_IO_MARK, DirectIo};
 use super::protocol::{
@@ -72,6 +73,7 @@ pub struct Server {
     has_acls: bool,
     /// Messages that were answered, or are about to be.
     answered: AtomicU64,
+    counts: Arc<FuseCounts>,
     /// Whether what is read and listed keeps its access time.
     keeps_atime: bool,
     /// Of which files the kernel keeps nothing.
@@ -104,6 +106,7 @@ impl Server {
         let (numbers, answered) = (NodeNumbers::new(root), AtomicU64::new(0));
         let (keeps_atime, viewer, acting) = (false, None, None);
         let direct_io = DirectIo::Asked;
+        let counts = Arc::default();
         Server {
             numbers,
             fs,
@@ -111,6 +114,7 @@ impl Server {
             has_xattrs,
             has_acls,
             answered,
+            counts,
             keeps_atime,
             direct_io,
             viewer,
@@ -180,6 +184,12 @@ impl Server {
     /// Returns how many messages were answered.
     pub(super) fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
+    }
+
+    /// Returns what was answered, by operation.
+    #[must_use]
+    pub fn counts(&self) -> &Arc<FuseCounts> {
+        &self.counts
     }
 
     /// Does what requests have put off; nobody waits for it.

@@ -50,7 +50,6 @@ mod service;
 mod turns;
 mod xdr;
 
-pub use counts::{LATENCY_BOUNDS_US, ProcedureCounts};
 pub use export::{Export, ExportRules, Network, RuleError, Squash};
 pub use handle::HandleKey;
 pub use portmap::Portmapper;

@@ -19,7 +19,7 @@ use engine::vnode::api::{Around, Attr, Caller, Checks, FileSystem, FsError, FsRe
 use parking_lot::{Mutex, RwLock};
 use runtime::planted::{self, Planted};
 
-use super::counts::{Counts, ProcedureCounts, Running};
+use super::counts::{Counts, Running};
 use super::duplicate::{Arrival, Duplicates, InProgress, RequestKey};
 use super::export::Export;
 use super::handle::{ExportId, HANDLE_BYTES, HandleKey};
@@ -31,6 +31,7 @@ use super::rpc::{self, Call, Credentials, Unserved};
 use super::turns::{Turn, Turns};
 use super::xdr::{Garbage, Reader, Writer};
 use super::{attributes, data, listing, names, portmap};
+use crate::counts::OperationCounts;
 
 /// Most exports of a server.
 const EXPORTS_MAX: usize = 1024;
@@ -235,7 +236,7 @@ impl Service {
 
     /// Returns how many calls were answered, and how long that took, by procedure.
     #[must_use]
-    pub fn counts(&self) -> Vec<ProcedureCounts> {
+    pub fn counts(&self) -> Vec<OperationCounts> {
         self.counts.get()
     }
 

@@ -532,3 +532,39 @@ fn random_bytes_get_at_most_one_reply() {
         assert_eq!(kernel.exchange.panic_count(), 0, "seed={seed}");
     }
 }
+
+/// Goal: each message is counted once, with its operation, its error and how long it took: reads
+/// that are answered together, and syncs, too.
+#[test]
+fn messages_are_counted_by_operation() {
+    let mut kernel = Kernel::new();
+    let node = kernel.make(b"a");
+    let read = [0_u64.to_le_bytes(), 0_u64.to_le_bytes(), 8_u64.to_le_bytes()].concat();
+    let read = [read, vec![0; 16]].concat();
+    for _ in 0..3 {
+        kernel.ask(15, node, &read);
+        kernel.ask(3, node, &[0; 16]);
+    }
+    for _ in 0..2 {
+        assert!(kernel.exchange.gather(message(15, node, &read).as_slice().into()));
+    }
+    kernel.exchange.answer_gathered();
+    assert_eq!(kernel.sent.take().len(), 2);
+    kernel.ask(20, node, &[0; 16]);
+    // That there is no such name is an answer.
+    let (errno, _) = kernel.ask(1, 1, b"none\0").expect("a reply");
+    assert_eq!(errno, 0);
+    kernel.ask(4711, node, &[]);
+    let counts = kernel.exchange.counts().get();
+    let of = |name: &str| {
+        let own = counts.iter().find(|it| it.name == name && it.answered > 0);
+        own.map(|it| (it.answered, it.failed))
+    };
+    assert_eq!(of("READ"), Some((5, 0)));
+    assert_eq!(of("GETATTR"), Some((3, 0)));
+    assert_eq!(of("FSYNC"), Some((1, 0)));
+    assert_eq!(of("LOOKUP"), Some((2, 0)));
+    assert_eq!(of("OTHER"), Some((1, 1)));
+    assert_eq!(of("WRITE"), None);
+    assert!(counts.iter().all(|it| (it.answered == 0) == (it.latency_ns == 0)));
+}

@@ -236,12 +236,11 @@ async fn exports(State(hub): Shared, Path(id): Path<String>) -> Done {
 }
 
 async fn clients(State(hub): Shared) -> Response<Body> {
-    let clients = hub.nfs.as_ref().map(crate::server::Nfs::clients).unwrap_or_default();
-    json_response(&clients)
+    json_response(&hub.clients())
 }
 
 async fn operations(State(hub): Shared) -> Response<Body> {
-    json_response(&hub.nfs.as_ref().map(crate::server::Nfs::operations).unwrap_or_default())
+    json_response(&hub.operations())
 }
 
 async fn schedules(State(hub): Shared, Path(id): Path<String>) -> Done {

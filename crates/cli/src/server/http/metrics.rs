@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, header};
 use axum::response::IntoResponse;
-use front::nfs::LATENCY_BOUNDS_US;
+use front::counts::LATENCY_BOUNDS_US;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -269,20 +269,19 @@ fn encode_shared(mounts: &[Shared], encoder: &mut DescriptorEncoder<'_>) -> Resu
 }
 
 fn encode_operations(hub: &Hub, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-    let Some(nfs) = &hub.nfs else { return Ok(()) };
-    let counts = nfs.service.counts();
-    let labels = |name: &'static str| [("front", "nfs"), ("operation", name)];
+    let counts = hub.counts();
+    let labels = |front, name: &'static str| [("front", front), ("operation", name)];
     let help = "Operations that ended with an error";
     let mut family =
         encoder.encode_descriptor("operations_failed", help, None, MetricType::Counter)?;
-    for count in &counts {
-        let labels = labels(count.name);
+    for (front, count) in &counts {
+        let labels = labels(*front, count.name);
         ConstCounter::new(count.failed).encode(family.encode_family(&labels)?)?;
     }
     let help = "How long operations took, until their answers were given to be sent";
     let name = "operation_duration_seconds";
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
-    for count in &counts {
+    for (front, count) in &counts {
         let bounds = LATENCY_BOUNDS_US.iter().map(|&bound| to_float(bound) / 1e6);
         let bounds = bounds.chain([f64::MAX]);
         let histogram = Histogram {
@@ -290,9 +289,10 @@ fn encode_operations(hub: &Hub, encoder: &mut DescriptorEncoder<'_>) -> Result<(
             count: count.answered,
             buckets: bounds.zip(count.buckets).collect(),
         };
-        let labels = labels(count.name);
+        let labels = labels(*front, count.name);
         histogram.encode(family.encode_family(&labels)?)?;
     }
+    let Some(nfs) = &hub.nfs else { return Ok(()) };
     let clients = nfs.clients();
     let in_flight: u64 = clients.iter().map(|client| client.in_flight).sum();
     let count = u64::try_from(clients.len()).unwrap_or(u64::MAX);

@@ -313,9 +313,8 @@ fn start_all(
     }
     tokio::spawn(async move {
         loop {
-            if let Some(nfs) = &web.hub.nfs {
-                web.hub.history.take(nfs.service.counts(), now_seconds(), STEP);
-            }
+            let counts = web.hub.counts().into_iter().map(|(_, count)| count).collect();
+            web.hub.history.take(counts, now_seconds(), STEP);
             tokio::time::sleep(STEP).await;
         }
     });

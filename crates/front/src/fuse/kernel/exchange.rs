@@ -23,6 +23,7 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -30,10 +31,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::decode::{self, Dialect, Envelope, Message};
 use super::encode::{DirentBuffer, Encoder, KeepTimes, attributes_notice, done_reply, error_reply};
-use super::fuse_kernel::OutHeader;
+use super::fuse_kernel::{OutHeader, opcode};
 use super::inbox::Incoming;
-use crate::fuse::Server;
 use crate::fuse::protocol::{ReadRequest, Reply, Request};
+use crate::fuse::{FuseCounts, Server};
 
 /// Most bytes of one listing: what the kernel asks for is usually a page, or what a program's
 /// buffer holds.
@@ -136,7 +137,8 @@ impl Exchange {
         };
         let Exchange { server, dialect, replies, encoder, scratch, panic_count, .. } = self;
         server.count_answered(1);
-        let (dialect, head_maker) = (*dialect, &*encoder);
+        let begun = Instant::now();
+        let (server, dialect, head_maker) = (&*server, *dialect, &*encoder);
         // Whoever has the reply to a sync sends it, whatever happens.
         let is_sync = Cell::new(false);
         let (note, sender) = (&is_sync, &*replies);
@@ -144,14 +146,14 @@ impl Exchange {
             let scratch = scratch;
             let decoded = decode::decode(&envelope, message, dialect);
             note.set(matches!(decoded, Message::Sync { .. }));
-            ask(server, sender, head_maker, &envelope, decoded, scratch)
+            ask(server, (sender, head_maker), (&envelope, begun), decoded, scratch)
         };
         let reply = match catch_unwind(AssertUnwindSafe(asked)) {
             Ok(Asked::Answered(reply)) => reply,
             Ok(Asked::Gathers(read)) => {
                 self.reads.push(read);
                 self.uniques.push(envelope.unique);
-                self.answer_gathered();
+                self.answer_gathered_since(begun);
                 return;
             }
             Ok(Asked::Later) => return,
@@ -169,6 +171,10 @@ impl Exchange {
                 }
             }
         };
+        if !is_sync.get() {
+            let is_failed = matches!(reply, Reply::Error(_));
+            server.counts().add(envelope.opcode, begun.elapsed(), is_failed);
+        }
         if let Some((head, data)) = encoder.encode(envelope.unique, &reply) {
             let whole = [data];
             let data = if data.is_empty() { &[][..] } else { &whole[..] };
@@ -217,19 +223,24 @@ impl Exchange {
 
     /// Answers the reads that were gathered.
     pub fn answer_gathered(&mut self) {
+        self.answer_gathered_since(Instant::now());
+    }
+
+    fn answer_gathered_since(&mut self, begun: Instant) {
         let reads = std::mem::take(&mut self.reads);
         let uniques = std::mem::take(&mut self.uniques);
         self.server.count_answered(reads.len().try_into().unwrap_or(0));
-        let mut left = self.ask_for(&reads, &uniques);
+        let mut left = self.ask_for((&reads, &uniques), begun);
         if reads.len() > 1 {
             // EX1: a bug costs one of them, and nobody knows which.
             let is_left = |index: &usize| {
                 let (read, unique) = (&reads[*index..=*index], &uniques[*index..=*index]);
-                !self.ask_for(read, unique).is_empty()
+                !self.ask_for((read, unique), begun).is_empty()
             };
             left.retain(is_left);
         }
         for index in left {
+            self.server.counts().add(opcode::READ, begun.elapsed(), true);
             refuse(&*self.replies, uniques[index], Errno::IO);
         }
         // Their memory serves again.
@@ -240,12 +251,17 @@ impl Exchange {
 
     /// Asks for `reads`, and answers them; returns the numbers of those that were not answered,
     /// because of a bug.
-    fn ask_for(&mut self, reads: &[ReadRequest], uniques: &[u64]) -> Vec<usize> {
+    fn ask_for(
+        &mut self,
+        (reads, uniques): (&[ReadRequest], &[u64]),
+        begun: Instant,
+    ) -> Vec<usize> {
         let Exchange { server, replies, encoder, panic_count, .. } = self;
         let mut left: Vec<usize> = (0..reads.len()).collect();
         let asked = || {
             server.read(reads, &mut |index, read| {
                 left.retain(|other| *other != index);
+                server.counts().add(opcode::READ, begun.elapsed(), read.is_err());
                 match read {
                     Ok(data) => {
                         let length = data.iter().map(|piece| piece.len()).sum();
@@ -261,6 +277,12 @@ impl Exchange {
             tracing::error!(reads = reads.len(), "a read failed by a bug");
         }
         left
+    }
+
+    /// Returns what was answered, by operation.
+    #[must_use]
+    pub fn counts(&self) -> &Arc<FuseCounts> {
+        self.server.counts()
     }
 
     /// Returns how many requests failed by a bug.
@@ -306,11 +328,26 @@ struct SyncReply {
     replies: Arc<dyn Replies>,
     unique: u64,
     is_sent: bool,
+    counted: Counted,
+}
+
+/// What is counted when a sync is over.
+struct Counted {
+    counts: Arc<FuseCounts>,
+    opcode: u32,
+    begun: Instant,
+}
+
+impl Counted {
+    fn end(&self, is_failed: bool) {
+        self.counts.add(self.opcode, self.begun.elapsed(), is_failed);
+    }
 }
 
 impl SyncReply {
     fn send(mut self, done: Result<(), Errno>) {
         self.is_sent = true;
+        self.counted.end(done.is_err());
         match done {
             Ok(()) => {
                 self.replies
@@ -324,6 +361,7 @@ impl SyncReply {
 impl Drop for SyncReply {
     fn drop(&mut self) {
         if !self.is_sent {
+            self.counted.end(true);
             tracing::error!(unique = self.unique, "a sync failed by a bug; it got EIO");
             refuse(&*self.replies, self.unique, Errno::IO);
         }
@@ -332,9 +370,8 @@ impl Drop for SyncReply {
 
 fn ask<'s>(
     server: &Server,
-    replies: &Arc<dyn Replies>,
-    encoder: &Encoder,
-    envelope: &Envelope,
+    (replies, encoder): (&Arc<dyn Replies>, &Encoder),
+    (envelope, begun): (&Envelope, Instant),
     message: Message<'_>,
     scratch: &'s mut Vec<u8>,
 ) -> Asked<'s> {
@@ -350,7 +387,9 @@ fn ask<'s>(
         Message::Read(read) => return Asked::Gathers(read),
         Message::Sync { node, data_only } => {
             let (replies, unique) = (Arc::clone(replies), envelope.unique);
-            let reply = SyncReply { replies, unique, is_sent: false };
+            let (counts, opcode) = (Arc::clone(server.counts()), envelope.opcode);
+            let counted = Counted { counts, opcode, begun };
+            let reply = SyncReply { replies, unique, is_sent: false, counted };
             server.sync(node, data_only, |done| reply.send(done));
             return Asked::Later;
         }

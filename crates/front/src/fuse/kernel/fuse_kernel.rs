@@ -25,7 +25,7 @@ pub(super) const IOCTL_CLONE: (u8, u8) = (229, 0);
 pub(super) const NOTIFY_INVAL_INODE: i32 = 2;
 
 /// What a request asks.
-pub(super) mod opcode {
+pub(crate) mod opcode {
     pub(crate) const LOOKUP: u32 = 1;
     pub(crate) const FORGET: u32 = 2;
     pub(crate) const GETATTR: u32 = 3;

@@ -47,6 +47,7 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 pub(super) use self::attach::FLAGS_DEFAULT;
+pub(super) use self::fuse_kernel::opcode;
 
 use self::decode::{Dialect, Envelope};
 use self::device::{Device, FIRST_REQUEST_TIME, Read};
