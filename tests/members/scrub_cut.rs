@@ -247,3 +247,40 @@ fn a_scrub_waits_for_a_member_that_is_away() {
         finish(&pool);
     }
 }
+
+/// Goal: while a member is away a scrub that is under way compares nothing with nothing: it waits,
+/// says why, and goes on by itself; what has come back is held against the others from the start.
+/// Method: a member fails in the middle and returns, having missed a little; bits in front of where
+/// the scrub was turn over on it meanwhile.
+#[test]
+fn a_member_that_goes_in_a_scrub_is_held_against_the_others_when_it_is_back() {
+    for (devices, layout) in both() {
+        let pool = open(&devices).expect("all are there");
+        pool.scrub().expect("there are several");
+        for _ in 0..4 {
+            pool.tick().expect("nothing fails");
+        }
+        let before = pool.scrub_report().expect("one").read_bytes;
+        assert!(!is_done(&pool) && before > 8 << 20, "{layout:?}: {before}");
+        pool.fail_member(1).expect("the others have all");
+        for _ in 0..50 {
+            pool.tick().expect("nothing fails");
+        }
+        let report = pool.scrub_report().expect("one");
+        assert!(!report.is_done && report.waits.is_some(), "{layout:?}: {report:?}");
+        assert_eq!(report.read_bytes, before, "{layout:?}");
+        put(&pool, "meanwhile", &content(3, 5000)).expect("there is room");
+        let groups = pool.status().geometry.groups_offset;
+        for page in 0..1500 {
+            devices[1].rot(groups + page * 4096 + 100, 8);
+        }
+        pool.return_member_in(1).expect("it is there");
+        finish(&pool);
+        let report = pool.scrub_report().expect("one");
+        assert!(report.waits.is_none() && report.lost == 0, "{layout:?}: {report:?}");
+        pool.scrub().expect("all are there");
+        finish(&pool);
+        let again = pool.scrub_report().expect("one");
+        assert_eq!((again.repaired, again.lost), (0, 0), "{layout:?}: {again:?}");
+    }
+}

@@ -634,6 +634,9 @@ pub struct ScrubFacts {
     pub names: Vec<String>,
     /// Whether it has come to the end.
     pub is_done: bool,
+    /// Why it waits: it goes on by itself once that is no more.
+    #[serde(default)]
+    pub waits: Option<String>,
 }
 
 /// What a pool tells of a device. Counts are since it was opened.

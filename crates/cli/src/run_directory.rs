@@ -82,15 +82,33 @@ pub(crate) fn set_socket(socket: &Path, is_open: bool) -> anyhow::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
         // Logs that a server without others has begun, or one of a version that left them open.
+        // The directory may be one that others use too, so nothing else is touched.
         let found = std::fs::symlink_metadata(&path);
-        if found.is_ok_and(|it| it.is_file() && it.mode() & OTHERS_ANYTHING != 0) {
-            set(&path, 0o600)?;
+        let is_open = found.is_ok_and(|it| it.is_file() && it.mode() & OTHERS_ANYTHING != 0);
+        // Another server may have removed it.
+        if is_open
+            && is_log(&path)
+            && let Err(error) = set(&path, 0o600)
+            && path.exists()
+        {
+            return Err(error);
         }
     }
     if std::fs::metadata(directory)?.mode() & OTHERS_ANYTHING == 0 {
         set(directory, ENTERED)?;
     }
     set(socket, 0o666)
+}
+
+/// Whether a file is called as the log of a server, or its last words: its key ends in a dash and
+/// 16 digits.
+fn is_log(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let key = name.as_deref().and_then(|name| {
+        [".log", ".log.old", ".failed"].iter().find_map(|what| name.strip_suffix(what))
+    });
+    let digits = key.and_then(|key| key.rsplit_once('-')).map(|(_, digits)| digits);
+    digits.is_some_and(|it| it.len() == 16 && it.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// Refuses a directory that another user has made, may turn elsewhere, or may write to. One that
@@ -130,9 +148,12 @@ mod tests {
     #[test]
     fn a_socket_that_others_may_use_opens_its_directory_and_no_log() {
         let directory = with_mode("socket", 0o700);
-        let (socket, log) = (directory.join("a.sock"), directory.join("a.log"));
+        let (socket, log) = (directory.join("a.sock"), directory.join("a-0123456789abcdef.log"));
         let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("it is new");
         std::fs::write(&log, "secret").expect("there is room");
+        let foreign = directory.join("utmp");
+        std::fs::write(&foreign, "for all").expect("there is room");
+        std::fs::set_permissions(&foreign, PermissionsExt::from_mode(0o644)).expect("it is ours");
         std::fs::set_permissions(&log, PermissionsExt::from_mode(0o644)).expect("it is ours");
         set_socket(&socket, false).expect("it is ours");
         assert_eq!([&directory, &socket, &log].map(|it| mode_of(it)), [0o700, 0o600, 0o644]);
@@ -142,6 +163,7 @@ mod tests {
         std::fs::set_permissions(&log, PermissionsExt::from_mode(0o644)).expect("it is ours");
         set_socket(&socket, true).expect("it is ours");
         assert_eq!([&directory, &log].map(|it| mode_of(it)), [0o755, 0o600]);
+        assert_eq!(mode_of(&foreign), 0o644, "it is not a server's");
         std::fs::remove_dir_all(&directory).expect("it is ours");
     }
 

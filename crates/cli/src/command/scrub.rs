@@ -38,6 +38,10 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<ScrubFacts> {
             progress.finish();
             return Ok(found);
         }
+        if let Some(waits) = &found.waits {
+            let pool = at.pool.display();
+            anyhow::bail!("{pool}: the scrub waits ({waits}); it goes on by itself then");
+        }
         let jobs = at.jobs()?;
         let job = jobs.iter().find(|job| job.name == "scrub");
         if let Some(job) = job.filter(|job| job.is_paused || job.failure.is_some()) {

@@ -364,6 +364,7 @@ fn scrub_facts(found: ScrubReport) -> ScrubFacts {
         parities,
         names,
         is_done,
+        waits,
     } = found;
     ScrubFacts {
         read_bytes,
@@ -375,6 +376,7 @@ fn scrub_facts(found: ScrubReport) -> ScrubFacts {
         parities,
         names,
         is_done,
+        waits,
     }
 }
 

@@ -214,7 +214,7 @@ impl Cleaner {
             tried.insert(chosen);
             is_settled = false;
             let chosen_id = SegmentId::from(chosen);
-            let reading = (chosen_id, Reading::begin(core, chosen_id));
+            let reading = (chosen_id, Reading::later(core, chosen_id));
             match self.clean_segment(core, reading, moves) {
                 Ok(()) => {}
                 // Not even the cleaner's own segments are free: what is pending must be released.
@@ -321,18 +321,27 @@ fn settle_moves(core: &Core, moves: &mut Moves) -> FsResult<()> {
     Ok(())
 }
 
-/// A segment that is being read, in parts, all at one time.
+/// A segment that is being read, in parts: all at one time, or one after the other once it is
+/// wanted.
 struct Reading {
     start: Place,
+    /// Of the first parts.
     tickets: Vec<Ticket>,
     length: usize,
 }
 
 impl Reading {
-    fn begin(core: &Core, id: SegmentId) -> Reading {
+    /// Nothing is in the way of who flushes meanwhile.
+    fn later(core: &Core, id: SegmentId) -> Reading {
         let geometry = core.store.geometry();
         let start = geometry.segment_place(id.group, id.segment);
         let length = core.stored_bytes(geometry.segment_fragments);
+        Reading { start, tickets: Vec::new(), length }
+    }
+
+    fn begin(core: &Core, id: SegmentId) -> Reading {
+        let geometry = core.store.geometry();
+        let Reading { start, length, .. } = Reading::later(core, id);
         let part = |from: usize| {
             let fragments = narrow(wide(from >> geometry.fragment_shift));
             (start.advance(fragments), READ_BYTES.min(length - from))
@@ -347,9 +356,16 @@ impl Reading {
     fn end(self, core: &Core) -> FsResult<AlignedBuffer> {
         let mut bytes = AlignedBuffer::for_reading(self.length);
         let mut place = self.start;
-        for (part, ticket) in bytes.chunks_mut(READ_BYTES).zip(self.tickets) {
-            let answer = ticket.wait();
-            match answer.map(|answer| answer.buffer.expect("a read returns its buffer")) {
+        let mut tickets = self.tickets.into_iter();
+        for part in bytes.chunks_mut(READ_BYTES) {
+            let read = match tickets.next() {
+                None => core.store.volume.read(Purpose::Cleaner, place, part.len()),
+                Some(ticket) => {
+                    let answer = ticket.wait();
+                    answer.map(|answer| answer.buffer.expect("a read returns its buffer"))
+                }
+            };
+            match read {
                 Ok(read) => part.copy_from_slice(&read),
                 Err(error) if !read_pages(core, place, part) => return Err(io(error)),
                 Err(_) => {}

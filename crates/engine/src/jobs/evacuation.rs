@@ -50,6 +50,8 @@ const NAMED_MAX: usize = 8;
 /// Segments that are emptied before what was freed is released, by a checkpoint: that takes seeks
 /// of its own, on a disk as many milliseconds as twenty of them.
 const UNSETTLED_MAX: u64 = 256;
+/// Steps in a row behind which nothing was less, until the job waits for a tick after each.
+const STALLED_STEPS_MAX: u64 = 4;
 /// Steps in a row that may move nothing before the job says what is in the way: blocks of a file
 /// whose gate is closed are left for the next.
 const IDLE_STEPS_MAX: u64 = 64;
@@ -90,6 +92,8 @@ pub(crate) struct Evacuation {
     /// The least that was in use so far, and how many steps ago that was.
     least_bytes: AtomicU64,
     idle_steps: AtomicU64,
+    /// Steps in a row behind which nothing was less.
+    stalled_steps: AtomicU64,
     /// Segments that were emptied since the last checkpoint for them.
     unsettled: AtomicU64,
     /// The devices write to their media what the last step moved, while the next one reads: else
@@ -141,6 +145,7 @@ impl Evacuation {
             total_bytes: AtomicU64::new(0),
             least_bytes: AtomicU64::new(u64::MAX),
             idle_steps: AtomicU64::new(0),
+            stalled_steps: AtomicU64::new(0),
             unsettled: AtomicU64::new(0),
             flushing: Mutex::new(None),
             unread: Mutex::default(),
@@ -184,18 +189,24 @@ impl Evacuation {
         }
     }
 
-    /// Notes what is left; returns whether that is less than ever. An error once it has not been
-    /// for long.
-    fn note(&self, left_bytes: u64, segments: usize) -> FsResult<bool> {
+    /// Notes what is left; returns whether that is less than ever.
+    fn note(&self, left_bytes: u64) -> bool {
         self.total_bytes.fetch_max(left_bytes, Ordering::Relaxed);
-        if left_bytes < self.least_bytes.fetch_min(left_bytes, Ordering::Relaxed) {
+        let gets_on = left_bytes < self.least_bytes.fetch_min(left_bytes, Ordering::Relaxed);
+        if gets_on {
+            self.stalled_steps.store(0, Ordering::Relaxed);
             self.idle_steps.store(0, Ordering::Relaxed);
-            return Ok(true);
         }
+        gets_on
+    }
+
+    /// Notes a step that waits for the next tick, for nothing got less. An error once that has been
+    /// so for long.
+    fn note_idle(&self, left_bytes: u64, segments: usize) -> FsResult<()> {
         // Each has had its turn then.
         let round = wide(segments.div_ceil(SEGMENTS_PER_STEP));
         if self.idle_steps.fetch_add(1, Ordering::Relaxed) < IDLE_STEPS_MAX + round {
-            return Ok(false);
+            return Ok(());
         }
         self.idle_steps.store(0, Ordering::Relaxed);
         let (Leaving::DiskGroup(number) | Leaving::LastGroups(number)) = self.leaving;
@@ -204,23 +215,40 @@ impl Evacuation {
             std::mem::take(&mut *self.unread.lock()).into_values().collect();
         let named: Vec<&str> = names.iter().take(NAMED_MAX).map(String::as_str).collect();
         let what = match named.as_slice() {
-            [] => "the log says why; run holdfast check, and resume the job".to_owned(),
+            [] => "run holdfast check, which tells whose they are, and resume the job".to_owned(),
             [..] => format!(
                 "these cannot be read: {}{}; write them anew or remove them, clones of them too, \
                  and resume the job",
                 named.join("; "),
-                if names.len() > NAMED_MAX { "; and more, which the log names" } else { "" }
+                if names.len() > NAMED_MAX { "; and more" } else { "" }
             ),
         };
         let cause = format!("{left_bytes} bytes of disk group {number} cannot be moved: {what}");
         Err(FsError::Io { cause })
     }
 
+    /// Moves pages. Returns whether some are kept where they are by somebody, and nothing else is
+    /// in the way.
+    fn move_pages(&self, core: &Core, left: &[SegmentId]) -> FsResult<bool> {
+        let (mut busy, mut bad) = (0, 0);
+        for id in self.page_turn.choose(left).0 {
+            let moved = core.move_pages(id)?;
+            (busy, bad) = (busy + moved.busy, bad + moved.bad + moved.no_room);
+        }
+        Ok(busy > 0 && bad == 0)
+    }
+
+    /// Waits until the devices have written what the last step moved.
+    fn end_flush(&self, core: &Core) -> FsResult<()> {
+        let last = self.flushing.lock().take();
+        last.map_or(Ok(()), |last| {
+            last.wait().map(drop).map_err(|error| core.store.journal.fail(&error))
+        })
+    }
+
     /// Has the devices write what this step moved, after they have written what the last one did.
     fn flush_behind(&self, core: &Core) -> FsResult<()> {
-        if let Some(last) = self.flushing.lock().take() {
-            last.wait().map_err(|error| core.store.journal.fail(&error))?;
-        }
+        self.end_flush(core)?;
         *self.flushing.lock() = Some(core.store.volume.submit_flush(Purpose::Cleaner));
         Ok(())
     }
@@ -260,35 +288,39 @@ impl Job for Evacuation {
             return self.take_out(core, numbers);
         }
         let live_bytes = left.bytes.saturating_sub(left.freed_bytes);
-        let gets_on = self.note(live_bytes, left.segments.len() + left.pages.len())?;
+        let gets_on = self.note(live_bytes);
         // Its room elsewhere is there (GR3), and may be in pieces.
         if alloc.free_segments(LOW_SEGMENTS)? < LOW_SEGMENTS {
             core.reclaim()?;
         }
-        let is_any = !left.segments.is_empty() || !left.pages.is_empty();
         let (chosen, is_round) = self.data_turn.choose(&left.segments);
         let unread = self.cleaner.empty(core, &chosen)?;
         self.note_unread(core, &unread);
-        let (mut busy, mut bad) = (0, 0);
-        for id in self.page_turn.choose(&left.pages).0 {
-            let moved = core.move_pages(id)?;
-            (busy, bad) = (busy + moved.busy, bad + moved.bad + moved.no_room);
-        }
-        self.flush_behind(core)?;
+        let is_busy = self.move_pages(core, &left.pages);
         let emptied = wide(chosen.len());
         let unsettled = self.unsettled.fetch_add(emptied, Ordering::Relaxed) + emptied;
-        if is_round || unsettled >= UNSETTLED_MAX {
+        if is_round || is_busy.is_err() || unsettled >= UNSETTLED_MAX {
             // What is open, or freed and not released, is so no longer behind that.
             self.cleaner.settle(core)?;
             self.unsettled.store(0, Ordering::Relaxed);
         }
-        if busy > 0 && bad == 0 {
+        if is_busy? {
             // Somebody sends them, or frees a clone that has them: that takes its time.
             self.idle_steps.store(0, Ordering::Relaxed);
         }
+        // What was moved may wait to be written for some steps.
+        let is_stalled = self.stalled_steps.fetch_add(1, Ordering::Relaxed) >= STALLED_STEPS_MAX;
+        if gets_on || (!is_round && !is_stalled) {
+            self.flush_behind(core)?;
+            return Ok(Step::Again);
+        }
+        self.end_flush(core)?;
         // Where there was no room, or somebody holds what is there, time helps: idle steps are
-        // those of ticks.
-        Ok(if is_any && (gets_on || !is_round) { Step::Again } else { Step::Wait })
+        // those of ticks. What is freed alone is released in its time.
+        if live_bytes > 0 {
+            self.note_idle(live_bytes, left.segments.len() + left.pages.len())?;
+        }
+        Ok(Step::Wait)
     }
 
     fn progress(&self, core: &Core) -> Option<JobProgress> {

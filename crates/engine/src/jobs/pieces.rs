@@ -74,7 +74,9 @@ pub(super) struct Notes {
     since: AtomicU64,
 }
 
-/// Parts of a walk's work after which it notes how far it is: a crash repeats one.
+const MIB: u64 = 1 << 20;
+/// Parts of a walk's work after which it notes how far it is: a crash repeats one,
+/// or a MiB.
 const NOTED_PARTS: u64 = 128;
 /// Descriptors of allocation groups that are read to tell how much work there is.
 const LOOKED_AT_MAX: u32 = 4096;
@@ -102,12 +104,12 @@ impl Notes {
         };
         let groups = iter::once((0..geometry.group_count, first)).chain(added);
         let work = overlap(0..geometry.groups_offset) + groups.map(&mut work_of).sum::<u64>();
-        Notes { part_bytes: work / NOTED_PARTS, since: AtomicU64::new(0) }
+        Notes { part_bytes: (work / NOTED_PARTS).max(MIB), since: AtomicU64::new(0) }
     }
 
     /// Returns the same of a walk that works on `bytes` at most.
     pub(super) fn at_most(self, bytes: u64) -> Notes {
-        Notes { part_bytes: self.part_bytes.min(bytes / NOTED_PARTS), ..self }
+        Notes { part_bytes: self.part_bytes.min(bytes / NOTED_PARTS).max(MIB), ..self }
     }
 
     /// Whether a walk that has worked on `bytes` more notes how far it is.

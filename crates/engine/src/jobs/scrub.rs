@@ -42,6 +42,8 @@ use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
 use crate::vnode::Core;
 
+const MIB: u64 = 1 << 20;
+
 /// What a scrub has found so far.
 #[derive(Debug, Default)]
 pub(crate) struct ScrubCounts {
@@ -77,6 +79,8 @@ pub struct ScrubReport {
     pub names: Vec<String>,
     /// Whether it has come to the end.
     pub is_done: bool,
+    /// Why it waits: it goes on by itself once that is no more.
+    pub waits: Option<String>,
 }
 
 impl ScrubCounts {
@@ -93,6 +97,7 @@ impl ScrubCounts {
             parities: of(&self.parities),
             names: self.names.lock().clone(),
             is_done: of(&self.is_done) > 0,
+            waits: None,
         }
     }
 
@@ -172,6 +177,8 @@ pub(crate) fn scrub_lacks(volume: &Volume) -> Option<ScrubError> {
 #[derive(Debug)]
 pub(crate) struct Scrub {
     at: AtomicU64,
+    /// What was noted last.
+    noted: AtomicU64,
     notes: Notes,
     counts: Arc<ScrubCounts>,
 }
@@ -183,7 +190,36 @@ impl Scrub {
         counts.read_bytes.store(before, Ordering::Relaxed);
         counts.read_before.store(before, Ordering::Relaxed);
         let notes = Notes::new(core, &(0..core.store.volume.used_end()));
-        Scrub { at: AtomicU64::new(at), notes, counts: Arc::clone(counts) }
+        let noted = AtomicU64::new(at);
+        Scrub { at: AtomicU64::new(at), noted, notes, counts: Arc::clone(counts) }
+    }
+}
+
+impl Scrub {
+    /// A member went: what was walked over since byte `from` may have been compared with nothing.
+    fn again_from(&self, from: u64) -> Step {
+        let at = self.at.swap(from, Ordering::Relaxed);
+        self.counts.read_bytes.fetch_sub(at.saturating_sub(from), Ordering::Relaxed);
+        Step::Wait
+    }
+
+    fn note(&self, volume: &Volume, to: u64) -> Result<(), DeviceError> {
+        let from = self.noted.swap(to, Ordering::Relaxed);
+        volume.note_scrubbed(from, to)
+    }
+
+    /// All was walked over. A member that came meanwhile has the rest from the start.
+    fn end(&self, volume: &Volume) -> Result<Step, DeviceError> {
+        let end = volume.used_end();
+        self.note(volume, end)?;
+        if let Some(left) = volume.scrubbed().filter(|left| left + MIB < end) {
+            self.at.store(left, Ordering::Relaxed);
+            self.noted.store(left, Ordering::Relaxed);
+            return Ok(Step::Again);
+        }
+        volume.end_scrub()?;
+        self.counts.is_done.store(1, Ordering::Relaxed);
+        Ok(Step::Done)
     }
 }
 
@@ -194,24 +230,37 @@ impl Job for Scrub {
 
     fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
         let volume = &core.store.volume;
+        // It goes on once that is there.
+        if scrub_lacks(volume).is_some() {
+            return Ok(Step::Wait);
+        }
         // What memory and the labels say of the members may differ after a failure (MS3).
         let fail = |error: DeviceError| core.store.journal.fail(&error);
+        let from = self.at.load(Ordering::Relaxed);
         let (mut read, mut read_bytes, mut passed_over) = (0, 0, 0);
+        let mut is_busy = false;
         while read < budget.units && passed_over < PASSED_OVER_MAX {
             let at = self.at.load(Ordering::Relaxed);
             let Some(piece) = volume.piece_at(at) else {
-                volume.end_scrub().map_err(fail)?;
-                self.counts.is_done.store(1, Ordering::Relaxed);
-                return Ok(Step::Done);
+                if scrub_lacks(volume).is_some() {
+                    return Ok(self.again_from(from));
+                }
+                return self.end(volume).map_err(fail);
             };
             let (end, length) = (piece.end, piece.end - at);
             match Kept::of(core, &piece) {
                 Ok(Some(kept)) => {
+                    let compared = volume.compare(piece.clone(), kept.redundancy(), None);
+                    if compared.is_err() && scrub_lacks(volume).is_some() {
+                        return Ok(self.again_from(from));
+                    }
+                    let Some(compared) = compared.map_err(io)? else {
+                        // A write is at it.
+                        is_busy = true;
+                        break;
+                    };
                     read += 1;
                     read_bytes += length;
-                    let compared = volume.compare(piece.clone(), kept.redundancy(), None);
-                    // A write is at it.
-                    let Some(compared) = compared.map_err(io)? else { return Ok(Step::Wait) };
                     match kept {
                         Kept::Alike => self.mend_all(core, &compared.differing)?,
                         Kept::Segment(pin) => self.mend_segment(core, &pin, compared)?,
@@ -226,16 +275,21 @@ impl Job for Scrub {
             self.counts.read_bytes.fetch_add(length, Ordering::Relaxed);
             self.at.store(end, Ordering::Relaxed);
         }
-        if self.notes.are_due(read_bytes) {
-            volume.note_scrubbed(self.at.load(Ordering::Relaxed)).map_err(fail)?;
+        // One that went meanwhile was compared with nothing.
+        if scrub_lacks(volume).is_some() {
+            return Ok(self.again_from(from));
         }
-        Ok(Step::Again)
+        if self.notes.are_due(read_bytes) {
+            self.note(volume, self.at.load(Ordering::Relaxed)).map_err(fail)?;
+        }
+        Ok(if is_busy { Step::Wait } else { Step::Again })
     }
 
     fn progress(&self, core: &Core) -> Option<JobProgress> {
         let done = self.counts.read_bytes.load(Ordering::Relaxed);
         let total = core.store.volume.used_end() - core.store.geometry().group_table_offset;
-        Some(JobProgress { done, total })
+        // What has come back is held against the others from the start.
+        Some(JobProgress { done: done.min(total), total })
     }
 }
 

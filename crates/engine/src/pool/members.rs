@@ -452,15 +452,24 @@ impl Pool {
         if !self.has_left_scrub.load(Ordering::Relaxed) || scrub_lacks(self.volume()).is_some() {
             return Ok(());
         }
-        self.has_left_scrub.store(false, Ordering::Relaxed);
-        let begun = self.scrub().map_err(|error| FsError::Io { cause: error.to_string() });
-        begun.map(|_| ())
+        match self.scrub() {
+            Ok(_) => self.has_left_scrub.store(false, Ordering::Relaxed),
+            Err(error @ ScrubError::Device(_)) => {
+                return Err(FsError::Io { cause: error.to_string() });
+            }
+            // One went just now.
+            Err(ScrubError::NotSeveral | ScrubError::Alone | ScrubError::Away) => {}
+        }
+        Ok(())
     }
 
     /// Returns what the last scrub since the open has found; `None`: there was none.
     #[must_use]
     pub fn scrub_report(&self) -> Option<ScrubReport> {
-        self.scrub.lock().as_ref().map(|counts| counts.report())
+        let mut report = self.scrub.lock().as_ref().map(|counts| counts.report())?;
+        let lacks = (!report.is_done).then(|| scrub_lacks(self.volume())).flatten();
+        report.waits = lacks.map(|lacks| lacks.to_string());
+        Some(report)
     }
 
     /// Goes on with a rebuild that a crash or a close has interrupted.

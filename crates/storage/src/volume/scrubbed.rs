@@ -5,10 +5,11 @@
 //!
 //! - SB1: What lies in front of what the labels tell of each member that is online was held
 //!   against the others, and what was mended there is durable. The scrub itself may be further.
-//! - SB2: Where the pool becomes longer or shorter, and of a member that comes, the labels tell
-//!   that nothing is done, until the scrub notes how far it is again.
+//! - SB2: Of a member that comes the labels tell that nothing is done, and a walk raises what they
+//!   tell of those alone who were there when it passed.
 
 use format::members::Member;
+use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
 
 use super::Volume;
@@ -25,7 +26,9 @@ impl Volume {
         let online = label.members.iter().filter(|member| member.is_online());
         let done_mib = online.map(|member| member.scrubbed_mib).min().unwrap_or(0);
         let start = self.geometry().group_table_offset;
-        Some((u64::from(done_mib) * PIECE_BYTES).max(start))
+        let done = u64::from(done_mib) * PIECE_BYTES;
+        // Behind the end of the pool there is nothing that was done.
+        Some(if done > self.used_end() { start } else { done.max(start) })
     }
 
     /// Says in the labels that a scrub is under way, unless they do already. Returns the byte of
@@ -38,22 +41,31 @@ impl Volume {
         if let Some(at) = self.scrubbed() {
             return Ok(at);
         }
-        self.set_scrubbed(true, 0)?;
+        self.set_scrubbed(true)?;
         Ok(self.geometry().group_table_offset)
     }
 
-    /// Says in the labels that all in front of byte `to` is done, after it is durable (SB1).
+    /// Says in the labels that all in front of byte `to` is done, after it is durable (SB1), of
+    /// those of which they told at least `from` (SB2).
     ///
     /// # Errors
     ///
     /// As [`Volume::begin_scrub`].
-    pub fn note_scrubbed(&self, to: u64) -> Result<(), DeviceError> {
+    pub fn note_scrubbed(&self, from: u64, to: u64) -> Result<(), DeviceError> {
         if !planted::is(Planted::ScrubNotFlushed) {
             // CRASH: what was mended there is durable before the labels say so.
             self.flush(Purpose::Cleaner)?;
         }
         let ahead = if planted::is(Planted::ScrubAhead) { 8 } else { 0 };
-        self.set_scrubbed(true, u32::try_from(to / PIECE_BYTES).unwrap_or(u32::MAX) + ahead)
+        let mib = |byte: u64| u32::try_from(byte / PIECE_BYTES).unwrap_or(u32::MAX);
+        let start_mib = mib(self.geometry().group_table_offset);
+        self.change_scrubbed(|label| {
+            let was_there = |it: &&mut Member| it.scrubbed_mib.max(start_mib) >= mib(from);
+            let online = label.members.iter_mut().filter(|member| member.is_online());
+            for member in online.filter(was_there) {
+                member.scrubbed_mib = member.scrubbed_mib.max(mib(to) + ahead);
+            }
+        })
     }
 
     /// Says in the labels that the scrub has come to its end.
@@ -63,15 +75,20 @@ impl Volume {
     /// As [`Volume::begin_scrub`].
     pub fn end_scrub(&self) -> Result<(), DeviceError> {
         self.flush(Purpose::Cleaner)?;
-        self.set_scrubbed(false, 0)
+        self.set_scrubbed(false)
     }
 
-    fn set_scrubbed(&self, is_scrubbing: bool, done_mib: u32) -> Result<(), DeviceError> {
+    fn set_scrubbed(&self, is_scrubbing: bool) -> Result<(), DeviceError> {
+        self.change_scrubbed(|label| {
+            label.is_scrubbing = is_scrubbing;
+            label.members.iter_mut().for_each(|member| member.scrubbed_mib = 0);
+        })
+    }
+
+    fn change_scrubbed(&self, change: impl FnOnce(&mut Superblock)) -> Result<(), DeviceError> {
         let Some(members) = self.members() else { return Ok(()) };
         members.change(|_, label| {
-            label.is_scrubbing = is_scrubbing;
-            let online = label.members.iter_mut().filter(|member| Member::is_online(member));
-            online.for_each(|member| member.scrubbed_mib = done_mib);
+            change(label);
             Change::Table
         })
     }

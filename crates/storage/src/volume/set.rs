@@ -47,7 +47,7 @@ use runtime::planted::{self, Planted};
 use runtime::sync::Mutex;
 
 pub(super) use self::labels::take_table;
-use self::labels::{Begun, forget_scrubbed, note_states, write_copies, write_labels};
+use self::labels::{Begun, note_states, write_copies, write_labels};
 use super::lone::Before;
 use super::ranges::{Closed, Hold, InFlight, Ranges};
 use super::slot::{Counted, Pending, Slot};
@@ -626,7 +626,6 @@ impl MemberSet {
         let Some(known) = label.as_ref() else { return Ok(()) };
         let (mut slots, mut superblock) = (gather(&sets), self.to_change(known));
         let (changed, last) = change(&mut slots, &mut superblock);
-        forget_scrubbed(known, &mut superblock);
         match changed {
             Change::Nothing => return Ok(()),
             Change::Table => {}

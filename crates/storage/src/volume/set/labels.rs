@@ -11,7 +11,6 @@ use format::missed::Parts;
 use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
 
-use super::super::joining::copied_end;
 use super::{MemberSet, is_short, unflushed};
 use crate::device::{DeviceError, Operation, Purpose, RequestKind, SharedDevice, Ticket};
 use crate::pool::{steps_of, submit_superblock_copy};
@@ -47,14 +46,6 @@ pub(in crate::volume) fn take_table(superblock: &mut Superblock, known: &Superbl
     superblock.added.clone_from(&known.added);
     superblock.geometry.clone_from(&known.geometry);
     superblock.is_scrubbing = known.is_scrubbing;
-}
-
-/// A pool that has become longer or shorter than `known` says: what is there now was not all there
-/// when a scrub passed it (SB2).
-pub(super) fn forget_scrubbed(known: &Superblock, superblock: &mut Superblock) {
-    if copied_end(&superblock.geometry) != copied_end(&known.geometry) {
-        superblock.members.iter_mut().for_each(|member| member.scrubbed_mib = 0);
-    }
 }
 
 /// Writes `superblock` to the labels of all of `slots` that get writes. One that does not do it
