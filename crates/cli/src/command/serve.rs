@@ -99,7 +99,7 @@ fn serve(
     export_all(&hub, args, plan.config)?;
     // Before anybody can set one: a file is written whole.
     hub.read_schedules()?;
-    hub.read_scrubs(now_seconds())?;
+    hub.read_scrubs(now_seconds());
     let (portmap, asked_by_udp) = portmap.unzip();
     let start = |(nfs, socket): (&Nfs, _)| Portmapper::start(Arc::clone(&nfs.service), socket);
     let _portmapper =

@@ -21,7 +21,7 @@
 //! [`due_at`] decides, from times; [`Hub::keep_scrubs`] does.
 
 use std::collections::BTreeMap;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -170,7 +170,12 @@ pub(super) struct Scrubs {
     records: BTreeMap<usize, Record>,
     /// When the last was refused.
     refused: BTreeMap<usize, u64>,
+    /// Held by who changes a record, while it is written: who asks waits for no disk.
+    writing: Arc<Mutex<()>>,
 }
+
+/// Times before that are of a clock that nobody has set: the year 2020.
+const CLOCK_SET_SECONDS: u64 = 1_577_836_800;
 
 /// Returns when the next scrub is due, by the policy's first three sentences.
 fn due_at(every: ScrubEvery, record: &Record, now: u64) -> Option<u64> {
@@ -203,35 +208,58 @@ impl Hub {
     }
 
     /// Reads what is kept of each pool's scrubs. Before this none begins by schedule.
-    pub(crate) fn read_scrubs(&self, now: u64) -> anyhow::Result<()> {
+    pub(crate) fn read_scrubs(&self, now: u64) {
         for (index, served) in self.pools.iter().enumerate() {
             let name = file_of(served);
             let path = self.state.path_of(&name);
-            let Some(text) = self.state.read(&name)? else {
-                // Where it can't be kept the pool is seen anew by the next server.
-                if let Err(error) = self.write_scrubs(index, Record::new(now)) {
-                    tracing::warn!("scrubs: {error}");
-                    self.scrubs().records.insert(index, Record::new(now));
+            let read = self.state.read(&name).and_then(|text| {
+                text.map(|text| toml::from_str(&text).map_err(anyhow::Error::from)).transpose()
+            });
+            let record = match read {
+                Ok(Some(record)) => record,
+                Ok(None) => Record::new(now),
+                // Schedules of scrubs are no reason to serve nothing.
+                Err(error) => {
+                    let path = path.display();
+                    tracing::error!(
+                        "{path}: {error:#}: the pool's scrubs are taken to begin anew, and what \
+                         `schedule scrub` has said of them is forgotten"
+                    );
+                    Record::new(now)
                 }
-                continue;
             };
-            let record = toml::from_str(&text).map_err(|error| {
-                anyhow::anyhow!("{}: {error}: mend the file, or remove it", path.display())
-            })?;
             self.scrubs().records.insert(index, record);
+            // Where it can't be kept the pool is seen anew by the next server.
+            if let Err(error) = self.write_record(index, &record) {
+                tracing::warn!("scrubs: {error}");
+            }
         }
-        Ok(())
     }
 
-    /// From now on `record` is what is known of a pool, also by the next server.
-    fn write_scrubs(&self, index: usize, record: Record) -> Result<(), BackendError> {
-        let scrubs = &mut *self.scrubs();
+    fn write_record(&self, index: usize, record: &Record) -> Result<(), BackendError> {
         let served = &self.pools[index];
-        let text = toml::to_string(&record).map_err(|error| served.failed(error.to_string()))?;
+        let text = toml::to_string(record).map_err(|error| served.failed(error.to_string()))?;
         let written = self.state.write(&file_of(served), &text);
-        written.map_err(|error| served.failed(format!("{error:#}")))?;
-        scrubs.records.insert(index, record);
-        Ok(())
+        written.map_err(|error| served.failed(format!("{error:#}")))
+    }
+
+    /// Changes what is known of a pool, and keeps it for the next server. What cannot be kept is
+    /// known here all the same.
+    fn change_record(
+        &self,
+        index: usize,
+        change: impl FnOnce(&mut Record),
+    ) -> Result<(), BackendError> {
+        let writing = Arc::clone(&self.scrubs().writing);
+        let _writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(before) = self.record_of(index) else { return Ok(()) };
+        let mut record = before;
+        change(&mut record);
+        if record == before {
+            return Ok(());
+        }
+        self.scrubs().records.insert(index, record);
+        self.write_record(index, &record)
     }
 
     fn record_of(&self, index: usize) -> Option<Record> {
@@ -242,18 +270,22 @@ impl Hub {
     pub(super) fn scrub(&self, index: usize, peer: Peer) -> Result<Answer, BackendError> {
         let is_on = matches!(self.scrub_now(index), Now::Running | Now::Stopped);
         let answer = self.pools[index].pool.control(&Request::Scrub {}, peer)?;
-        if let Some(before) = self.record_of(index).filter(|_| !is_on) {
-            let begun_seconds = Some(now_seconds());
-            self.keep_record(index, Record { begun_seconds, is_ended: false, ..before });
+        if !is_on {
+            self.note_record(index, |record| {
+                // One that was cut goes on where it was.
+                if record.is_ended || record.begun_seconds.is_none() {
+                    record.begun_seconds = Some(now_seconds());
+                }
+                record.is_ended = false;
+            });
         }
         Ok(answer)
     }
 
-    /// Keeps what has happened, here if the state directory takes nothing.
-    fn keep_record(&self, index: usize, record: Record) {
-        if let Err(error) = self.write_scrubs(index, record) {
+    /// Notes what has happened.
+    fn note_record(&self, index: usize, change: impl FnOnce(&mut Record)) {
+        if let Err(error) = self.change_record(index, change) {
             tracing::error!("scrubs: {error}");
-            self.scrubs().records.insert(index, record);
         }
     }
 
@@ -276,10 +308,10 @@ impl Hub {
                 said.text()
             )));
         }
-        let Some(record) = self.record_of(index) else {
+        if self.record_of(index).is_none() {
             return Err(served.failed("the server keeps no schedules of scrubs"));
-        };
-        self.write_scrubs(index, Record { every, ..record }).map(|()| Answer::Done)
+        }
+        self.change_record(index, |record| record.every = every).map(|()| Answer::Done)
     }
 
     /// Returns what is said of a pool's scrubs at a time.
@@ -331,6 +363,9 @@ impl Hub {
 
     /// Begins what is due at `now`. Returns what could not be, by number of the pool.
     pub(crate) fn keep_scrubs(&self, now: u64) -> Vec<(usize, String)> {
+        if now < CLOCK_SET_SECONDS {
+            return Vec::new();
+        }
         let works: Vec<Now> = (0..self.pools.len()).map(|index| self.scrub_now(index)).collect();
         self.note_scrubs(now);
         if works.contains(&Now::Running) {
@@ -363,17 +398,20 @@ impl Hub {
 
     /// Notes what has become of the last scrub, and sets times right.
     fn note_scrub(&self, index: usize, now: u64) {
-        let Some(before) = self.record_of(index) else { return };
         let works = self.scrub_now(index);
-        let mut record = before;
-        record.is_ended = match works {
-            Now::Ended => true,
-            Now::Running | Now::Stopped => false,
-            Now::Absent => record.is_ended,
-        };
-        record.set_right(now);
-        if record != before {
-            self.keep_record(index, record);
-        }
+        self.note_record(index, |record| {
+            match works {
+                Now::Ended => record.is_ended = true,
+                Now::Running | Now::Stopped => {
+                    // The pool has one of before, which was begun where no server saw it.
+                    if record.is_ended {
+                        record.begun_seconds = Some(now);
+                    }
+                    record.is_ended = false;
+                }
+                Now::Absent => {}
+            }
+            record.set_right(now);
+        });
     }
 }

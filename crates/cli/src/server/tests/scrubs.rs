@@ -137,7 +137,7 @@ fn hub_at(mirrors: &[Arc<Mirror>; 2], state: &Path, now: u64) -> Hub {
     });
     let state = StateDirectory::find(Some(state)).expect("it is given");
     let hub = Hub::new(pools.collect(), None, state);
-    hub.read_scrubs(now).expect("what is there is whole");
+    hub.read_scrubs(now);
     hub
 }
 
@@ -255,7 +255,7 @@ fn the_configuration_says_schedules_before_commands_do() {
     let two = Two::new("says");
     let hub = two.hub();
     hub.read_schedules().expect("there is none");
-    hub.read_scrubs(NOW).expect("there is none");
+    hub.read_scrubs(NOW);
     let keep = |hourly| Counts { hourly, ..Counts::default() };
     let set = |fileset: &str, hourly| {
         let (fileset, is_gone) = (fileset.to_owned(), false);
@@ -321,6 +321,28 @@ fn the_configuration_says_schedules_before_commands_do() {
     assert_eq!(by(), (ScrubEvery::Daily, SaidBy::Command));
     hub.configure(path(), config(&[], None)).expect("it exports nothing");
     assert_eq!(list(), [of("a", 2, false), of("root", 1, false)]);
+    drop(hub);
+    two.close();
+}
+
+/// Goal: a file of what is known that nobody can read stops no server, nor does a clock that nobody
+/// has set begin scrubs; one that a pool goes on with, and that no server has begun, counts.
+#[test]
+fn what_is_not_known_stops_nothing_and_begins_nothing() {
+    let two = Two::new("unknown");
+    let mirrors = two.pools.each_ref().map(Mirror::new);
+    let hub = hub_at(&mirrors, &two.state, now() - 31 * DAY);
+    let file = two.state.join(format!("scrubs-{}.toml", hub.pools[0].id));
+    drop(hub);
+    assert_eq!(hub_at(&mirrors, &two.state, now()).keep_scrubs(86_400), []);
+    assert_eq!(begun(&mirrors), [0, 0], "1970");
+    std::fs::write(&file, "seen_seconds = soon").expect("it is ours");
+    let hub = hub_at(&mirrors, &two.state, now());
+    assert_eq!(said(&hub, now()).begun_seconds, None);
+    *mirrors[0].scrub.lock().expect("nobody panicked") = Some(ScrubFacts::default());
+    hub.note_scrubs(now());
+    let on = said(&hub, now());
+    assert!(on.begun_seconds.is_some_and(|it| it + 60 > now()) && !on.is_ended, "{on:?}");
     drop(hub);
     two.close();
 }

@@ -45,7 +45,7 @@ pub(super) struct Requested {
     pub(super) has_queues: bool,
     /// Whether others change the files too.
     pub(super) is_shared: bool,
-    /// Whether there may be files of which the kernel keeps nothing: it is to map them all the same.
+    /// Whether there may be files of which the kernel keeps nothing, and which it is to map too.
     pub(super) has_direct_io: bool,
     /// Whether it answers for what it has named alone (GN1).
     pub(super) is_of_one_user: bool,
