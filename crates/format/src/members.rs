@@ -76,8 +76,8 @@ pub struct MemberDisk {
     pub state: u8,
     /// Zero.
     pub reserved: [u8; 3],
-    /// MiB of the pool, from the start: of which a joining member has its share; of one that is
-    /// online, which a scrub that is under way has done. Else 0.
+    /// MiB of the pool, from the start, of which a joining member has its share; of one that is
+    /// online one more than those that a scrub which is under way has held against others. Else 0.
     pub done_mib: U32,
     /// While it is away: the last update of the labels that it certainly has, by its sequence. Else
     /// 0.
@@ -151,8 +151,8 @@ pub struct Member {
     pub path: Vec<u8>,
     /// MiB of the pool of which it has its share while it is joining; else 0.
     pub copied_mib: u32,
-    /// MiB of the pool that a scrub which is under way has done, while the member is online; else
-    /// 0.
+    /// One more than the MiB of the pool that a scrub which is under way has held against others,
+    /// while the member is online; 0: it came meanwhile, or there is none.
     pub scrubbed_mib: u32,
     /// The parts of the pool that it has not, for it was away when they were written; while it is
     /// joining these alone are made anew. `None`: of a member that is online, nothing; of another

@@ -16,11 +16,12 @@ pub(super) struct Counted {
 impl Counted {
     /// From now on those of a mount are among them.
     pub(super) fn add(&mut self, counts: &Arc<FuseCounts>) {
+        self.fold_ended();
         self.mounted.push(Arc::clone(counts));
     }
 
-    /// Returns the sums, by operation.
-    pub(super) fn get(&mut self) -> Vec<OperationCounts> {
+    /// Keeps the sums alone of mounts that have ended.
+    fn fold_ended(&mut self) {
         // Of one that has ended nobody else has the counts.
         let is_on = |counts: &Arc<FuseCounts>| Arc::strong_count(counts) > 1;
         let (on, ended): (Vec<_>, Vec<_>) =
@@ -29,6 +30,11 @@ impl Counted {
             self.ended = sum(std::mem::take(&mut self.ended), counts.get());
         }
         self.mounted = on;
+    }
+
+    /// Returns the sums, by operation.
+    pub(super) fn get(&mut self) -> Vec<OperationCounts> {
+        self.fold_ended();
         let none = FuseCounts::default().get();
         let begun = sum(none, self.ended.clone());
         self.mounted.iter().map(|counts| counts.get()).fold(begun, sum)

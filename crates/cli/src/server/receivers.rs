@@ -165,9 +165,12 @@ impl Address {
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
-    fn url(&self) -> String {
+    /// Returns it as logs and errors show it: what lies behind the host is a secret with many who
+    /// offer webhooks.
+    fn shown(&self) -> String {
         let scheme = if self.is_tls { "https" } else { "http" };
-        format!("{scheme}://{}{}", self.host_field(), self.path)
+        let path = if self.path == "/" { "/" } else { "/..." };
+        format!("{scheme}://{}{path}", self.host_field())
     }
 }
 
@@ -176,7 +179,7 @@ impl Receiver {
     pub(crate) fn words(&self) -> String {
         match &self.way {
             Way::Command(words) => format!("command {}", words.join(" ")),
-            Way::Webhook(address) => format!("webhook {}", address.url()),
+            Way::Webhook(address) => format!("webhook {}", address.shown()),
             Way::Mail { to, .. } => format!("mail to {}", to.join(", ")),
         }
     }

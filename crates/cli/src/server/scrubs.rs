@@ -20,7 +20,7 @@
 //!
 //! [`due_at`] decides, from times; [`Hub::keep_scrubs`] does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use schemars::JsonSchema;
@@ -159,6 +159,13 @@ impl Record {
 
     /// The policy's sixth sentence.
     fn set_right(&mut self, now: u64) {
+        // Of a clock that nobody has set nothing is taken, and what it has given before is now.
+        if now < CLOCK_SET_SECONDS {
+            return;
+        }
+        let is_set = |it: u64| if it < CLOCK_SET_SECONDS { now } else { it };
+        self.begun_seconds = self.begun_seconds.map(is_set);
+        self.seen_seconds = is_set(self.seen_seconds);
         self.begun_seconds = self.begun_seconds.map(|it| it.min(now));
         self.seen_seconds = self.seen_seconds.min(now);
     }
@@ -170,6 +177,8 @@ pub(super) struct Scrubs {
     records: BTreeMap<usize, Record>,
     /// When the last was refused.
     refused: BTreeMap<usize, u64>,
+    /// Of which the file does not tell what is known.
+    unwritten: BTreeSet<usize>,
     /// Held by who changes a record, while it is written: who asks waits for no disk.
     writing: Arc<Mutex<()>>,
 }
@@ -194,7 +203,7 @@ fn file_of(served: &ServedPool) -> String {
 enum Now {
     /// It works.
     Running,
-    /// Somebody has paused it, or it has failed: an administrator knows.
+    /// Somebody has paused it, it has failed, or it waits for a device: an administrator knows.
     Stopped,
     /// It has come to its end.
     Ended,
@@ -215,22 +224,22 @@ impl Hub {
             let read = self.state.read(&name).and_then(|text| {
                 text.map(|text| toml::from_str(&text).map_err(anyhow::Error::from)).transpose()
             });
-            let record = match read {
-                Ok(Some(record)) => record,
-                Ok(None) => Record::new(now),
+            let (record, is_known) = match read {
+                Ok(Some(record)) => (record, true),
+                Ok(None) => (Record::new(now), false),
                 // Schedules of scrubs are no reason to serve nothing.
                 Err(error) => {
                     let path = path.display();
                     tracing::error!(
-                        "{path}: {error:#}: the pool's scrubs are taken to begin anew, and what \
-                         `schedule scrub` has said of them is forgotten"
+                        "{path}: {error:#}: until it can be read the pool is taken to be new, and \
+                         what `schedule scrub` has said of it does not count"
                     );
-                    Record::new(now)
+                    (Record::new(now), true)
                 }
             };
             self.scrubs().records.insert(index, record);
             // Where it can't be kept the pool is seen anew by the next server.
-            if let Err(error) = self.write_record(index, &record) {
+            if !is_known && let Err(error) = self.write_record(index, &record) {
                 tracing::warn!("scrubs: {error}");
             }
         }
@@ -255,11 +264,18 @@ impl Hub {
         let Some(before) = self.record_of(index) else { return Ok(()) };
         let mut record = before;
         change(&mut record);
-        if record == before {
+        let is_written = !self.scrubs().unwritten.contains(&index);
+        if record == before && is_written {
             return Ok(());
         }
-        self.scrubs().records.insert(index, record);
-        self.write_record(index, &record)
+        {
+            let mut scrubs = self.scrubs();
+            scrubs.records.insert(index, record);
+            scrubs.unwritten.insert(index);
+        }
+        self.write_record(index, &record)?;
+        self.scrubs().unwritten.remove(&index);
+        Ok(())
     }
 
     fn record_of(&self, index: usize) -> Option<Record> {
@@ -334,7 +350,12 @@ impl Hub {
             begun_seconds: record.begun_seconds,
             is_ended: record.is_ended || works == Now::Ended,
             due_seconds,
-            waits: due_seconds.and_then(|_| self.scrub_waits(index)),
+            waits: match works {
+                Now::Stopped => Some("it has stopped, or waits: `job list` tells why".to_owned()),
+                Now::Running | Now::Ended | Now::Absent => {
+                    due_seconds.and_then(|_| self.scrub_waits(index))
+                }
+            },
         }
     }
 
@@ -357,7 +378,8 @@ impl Hub {
         }
         let jobs = self.jobs_of(index);
         let job = jobs.iter().find(|job| job.name == "scrub");
-        let goes_on = job.is_some_and(|job| !job.is_paused && job.failure.is_none());
+        let works = job.is_some_and(|job| !job.is_paused && job.failure.is_none());
+        let goes_on = works && found.waits.is_none();
         if goes_on { Now::Running } else { Now::Stopped }
     }
 

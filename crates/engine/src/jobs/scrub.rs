@@ -213,10 +213,15 @@ impl Scrub {
         let end = volume.used_end();
         self.note(volume, end)?;
         if let Some(left) = volume.scrubbed().filter(|left| left + MIB < end) {
+            volume.begin_scrub()?;
             self.at.store(left, Ordering::Relaxed);
             self.noted.store(left, Ordering::Relaxed);
             return Ok(Step::Again);
         }
+        self.done(volume)
+    }
+
+    fn done(&self, volume: &Volume) -> Result<Step, DeviceError> {
         volume.end_scrub()?;
         self.counts.is_done.store(1, Ordering::Relaxed);
         Ok(Step::Done)
@@ -230,12 +235,17 @@ impl Job for Scrub {
 
     fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
         let volume = &core.store.volume;
-        // It goes on once that is there.
-        if scrub_lacks(volume).is_some() {
-            return Ok(Step::Wait);
-        }
         // What memory and the labels say of the members may differ after a failure (MS3).
         let fail = |error: DeviceError| core.store.journal.fail(&error);
+        match scrub_lacks(volume) {
+            None => {}
+            // The others were taken out, and do not come back.
+            Some(ScrubError::NotSeveral) => return self.done(volume).map_err(fail),
+            // It goes on once that is there.
+            Some(ScrubError::Alone | ScrubError::Away | ScrubError::Device(_)) => {
+                return Ok(Step::Wait);
+            }
+        }
         let from = self.at.load(Ordering::Relaxed);
         let (mut read, mut read_bytes, mut passed_over) = (0, 0, 0);
         let mut is_busy = false;
@@ -268,6 +278,7 @@ impl Job for Scrub {
                 }
                 Ok(None) => passed_over += 1,
                 Err(error) => {
+                    passed_over += 1;
                     let (from, to) = (piece.start, end - 1);
                     self.counts.lose(format!("bytes {from} to {to} of the pool: {error}"));
                 }

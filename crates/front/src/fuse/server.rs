@@ -523,7 +523,9 @@ impl Server {
         match self.direct_io {
             DirectIo::Asked => false,
             DirectIo::Marked => {
-                self.fs.getxattr(&KERNEL, ino, DIRECT_IO_MARK).is_ok_and(|mark| mark == b"on")
+                let caller = self.acting.as_ref().map_or(&KERNEL, |acting| &acting.caller);
+                let mark = self.fs.getxattr(caller, ino, DIRECT_IO_MARK);
+                self.has_xattrs && mark.is_ok_and(|mark| mark == b"on")
             }
             DirectIo::All => true,
         }

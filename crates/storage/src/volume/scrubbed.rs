@@ -5,10 +5,11 @@
 //!
 //! - SB1: What lies in front of what the labels tell of each member that is online was held
 //!   against the others, and what was mended there is durable. The scrub itself may be further.
-//! - SB2: Of a member that comes the labels tell that nothing is done, and a walk raises what they
-//!   tell of those alone who were there when it passed.
+//! - SB2: Of a member that comes the labels tell nothing, and a walk raises what they tell of
+//!   those alone who were there when it began to pass.
+//!
+//! What they tell is one more than the MiB that are done, so that 0 is nothing, and not the start.
 
-use format::members::Member;
 use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
 
@@ -17,6 +18,11 @@ use super::joining::PIECE_BYTES;
 use super::set::Change;
 use crate::device::{DeviceError, Purpose};
 
+/// Returns what labels tell of a member up to byte `at` of the pool.
+fn told_at(at: u64) -> u32 {
+    u32::try_from(at / PIECE_BYTES).unwrap_or(u32::MAX - 1) + 1
+}
+
 impl Volume {
     /// Returns the byte of the pool at which a scrub goes on that was interrupted; `None`: there
     /// is none.
@@ -24,25 +30,29 @@ impl Volume {
     pub fn scrubbed(&self) -> Option<u64> {
         let label = self.members()?.label().filter(|label| label.is_scrubbing)?;
         let online = label.members.iter().filter(|member| member.is_online());
-        let done_mib = online.map(|member| member.scrubbed_mib).min().unwrap_or(0);
+        let told = online.map(|member| member.scrubbed_mib).min().unwrap_or(0);
         let start = self.geometry().group_table_offset;
-        let done = u64::from(done_mib) * PIECE_BYTES;
+        let done = u64::from(told.saturating_sub(1)) * PIECE_BYTES;
         // Behind the end of the pool there is nothing that was done.
         Some(if done > self.used_end() { start } else { done.max(start) })
     }
 
-    /// Says in the labels that a scrub is under way, unless they do already. Returns the byte of
-    /// the pool at which it begins, or goes on.
+    /// Says in the labels that a scrub is under way, of all members that are there. Returns the byte
+    /// of the pool at which it begins, or goes on.
     ///
     /// # Errors
     ///
     /// What a member said that the layout needs: the pool must stop writing.
     pub fn begin_scrub(&self) -> Result<u64, DeviceError> {
-        if let Some(at) = self.scrubbed() {
-            return Ok(at);
-        }
-        self.set_scrubbed(true)?;
-        Ok(self.geometry().group_table_offset)
+        let at = self.scrubbed().unwrap_or(self.geometry().group_table_offset);
+        let start = told_at(self.geometry().group_table_offset);
+        self.change_scrubbed(|label| {
+            label.is_scrubbing = true;
+            for member in label.members.iter_mut().filter(|member| member.is_online()) {
+                member.scrubbed_mib = member.scrubbed_mib.max(start);
+            }
+        })?;
+        Ok(at)
     }
 
     /// Says in the labels that all in front of byte `to` is done, after it is durable (SB1), of
@@ -57,13 +67,16 @@ impl Volume {
             self.flush(Purpose::Cleaner)?;
         }
         let ahead = if planted::is(Planted::ScrubAhead) { 8 } else { 0 };
-        let mib = |byte: u64| u32::try_from(byte / PIECE_BYTES).unwrap_or(u32::MAX);
-        let start_mib = mib(self.geometry().group_table_offset);
+        let end = told_at(self.used_end());
         self.change_scrubbed(|label| {
-            let was_there = |it: &&mut Member| it.scrubbed_mib.max(start_mib) >= mib(from);
-            let online = label.members.iter_mut().filter(|member| member.is_online());
-            for member in online.filter(was_there) {
-                member.scrubbed_mib = member.scrubbed_mib.max(mib(to) + ahead);
+            for member in label.members.iter_mut().filter(|member| member.is_online()) {
+                let told = &mut member.scrubbed_mib;
+                // Of a pool that was longer: it has gone past all of this one.
+                if *told > end {
+                    *told = told_at(to);
+                } else if *told >= told_at(from) {
+                    *told = (*told).max(told_at(to) + ahead);
+                }
             }
         })
     }
@@ -75,12 +88,8 @@ impl Volume {
     /// As [`Volume::begin_scrub`].
     pub fn end_scrub(&self) -> Result<(), DeviceError> {
         self.flush(Purpose::Cleaner)?;
-        self.set_scrubbed(false)
-    }
-
-    fn set_scrubbed(&self, is_scrubbing: bool) -> Result<(), DeviceError> {
         self.change_scrubbed(|label| {
-            label.is_scrubbing = is_scrubbing;
+            label.is_scrubbing = false;
             label.members.iter_mut().for_each(|member| member.scrubbed_mib = 0);
         })
     }

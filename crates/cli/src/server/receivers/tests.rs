@@ -181,8 +181,12 @@ fn addresses_that_are_none_are_refused() {
         (address.host.as_str(), address.port, address.path.as_str()),
         ("a.example", 80, "/")
     );
-    for text in ["https://a.example:443/x", "http://[::1]:80/", "https://[::1]:444/x?y"] {
-        assert_eq!(Address::parse(text).expect("it is one").url(), text);
+    for (text, shown) in [
+        ("https://a.example:443/T0/secret", "https://a.example:443/..."),
+        ("http://[::1]:80/", "http://[::1]:80/"),
+        ("https://[::1]:444/x?y", "https://[::1]:444/..."),
+    ] {
+        assert_eq!(Address::parse(text).expect("it is one").shown(), shown);
     }
     assert_eq!(Address::parse("https://a/").expect("it is one").port, 443);
 }
@@ -257,7 +261,7 @@ fn a_webhook_by_tls_is_told_if_its_certificate_is_trusted() {
         let (address, serving) = by_tls(host);
         let refused = web::post(&address, body, trusted.map(|it| &**it), TIME);
         let refused = refused.expect_err("it is not trusted");
-        assert!(refused.contains(why) && refused.contains(&address.url()), "{refused}");
+        assert!(refused.contains(why) && refused.contains(&address.shown()), "{refused}");
         assert_eq!(serving.join().expect("it ends"), None, "told to a stranger");
     }
     let plain = TcpListener::bind("127.0.0.1:0").expect("a port is free");
@@ -265,6 +269,9 @@ fn a_webhook_by_tls_is_told_if_its_certificate_is_trusted() {
     let address = Address::parse(&format!("https://127.0.0.1:{port}/")).expect("it is one");
     let refused = web::post(&address, body, None, TIME).expect_err("nobody is trusted");
     assert!(refused.contains("SSL_CERT_FILE"), "{refused}");
+    let key = testing("http/testing/key.pem");
+    let refused = web::post(&address, body, Some(&key), TIME).expect_err("a key is none");
+    assert!(refused.contains("no certificate to trust"), "{refused}");
     let begun = Instant::now();
     let late = web::post(&address, body, Some(&own), Duration::from_millis(200));
     assert!(late.expect_err("it says nothing").contains("timed out"));

@@ -75,7 +75,7 @@ pub(super) fn post(
     trusted: Option<&Path>,
     time: Duration,
 ) -> Result<(), String> {
-    let shown = |error: Error| format!("{}: {error}", address.url());
+    let shown = |error: Error| format!("{}: {error}", address.shown());
     let until = Instant::now() + time;
     let timed = Timed { stream: connect(address, until)?, until };
     let code = if address.is_tls {
@@ -87,15 +87,15 @@ pub(super) fn post(
     };
     match code {
         Some(code) if code.len() == 3 && code.starts_with('2') => Ok(()),
-        Some(code) => Err(format!("{}: answered {}", address.url(), one_line(&code))),
-        None => Err(format!("{}: its answer is no HTTP", address.url())),
+        Some(code) => Err(format!("{}: answered {}", address.shown(), one_line(&code))),
+        None => Err(format!("{}: its answer is no HTTP", address.shown())),
     }
 }
 
 /// Connects to the first address of the host that answers; what it took to find these is over by
 /// then.
 fn connect(address: &Address, until: Instant) -> Result<TcpStream, String> {
-    let shown = |error: Error| format!("{}: {error}", address.url());
+    let shown = |error: Error| format!("{}: {error}", address.shown());
     let mut last = Err(format!("{}: no such host", address.host));
     for found in (address.host.as_str(), address.port).to_socket_addrs().map_err(shown)? {
         // A name may have an address that nobody listens at, beside one where somebody does.
@@ -116,7 +116,7 @@ fn encrypted(
     trusted: Option<&Path>,
     timed: Timed,
 ) -> Result<StreamOwned<ClientConnection, Timed>, String> {
-    let url = address.url();
+    let url = address.shown();
     let trusted = trusted.ok_or_else(|| {
         format!("{url}: this machine has no certificates that it trusts: set SSL_CERT_FILE")
     })?;
@@ -125,9 +125,14 @@ fn encrypted(
         .map_err(|error| format!("{url}: {shown}: {error}"))?;
     let mut roots = RootCertStore::empty();
     // One that is not understood vouches for nobody.
-    let (count, _) = roots.add_parsable_certificates(certificates.flatten());
+    let (found, wrong): (Vec<_>, Vec<_>) = certificates.partition(Result::is_ok);
+    let (count, unread) = roots.add_parsable_certificates(found.into_iter().flatten());
     if count == 0 {
-        return Err(format!("{url}: {shown} has no certificate"));
+        let why = wrong.into_iter().find_map(Result::err).map_or_else(
+            || format!("{unread} that are not understood"),
+            |error| format!("the first is wrong: {error}"),
+        );
+        return Err(format!("{url}: {shown} has no certificate to trust ({why})"));
     }
     let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     let name =

@@ -216,11 +216,17 @@ fn entry(node: &Node, told: Manner) -> EntryOut {
 }
 
 fn opened(told: Manner, is_direct: bool) -> OpenOut {
-    let direct = match is_direct {
-        true => wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES,
-        false => 0,
+    let kept = told.times.open_flags;
+    // Without KEEP_CACHE the kernel writes back and drops what it has of before.
+    let open_flags = match is_direct {
+        true => {
+            kept & !wire::FOPEN_KEEP_CACHE
+                | wire::FOPEN_DIRECT_IO
+                | wire::FOPEN_PARALLEL_DIRECT_WRITES
+        }
+        false => kept,
     };
-    OpenOut { fh: 0, open_flags: told.times.open_flags | direct, backing_id: 0 }
+    OpenOut { fh: 0, open_flags, backing_id: 0 }
 }
 
 /// For how long the kernel may take a name to lead where it does. Directories of which anything
