@@ -37,8 +37,8 @@ impl Volume {
         Some(if done > self.used_end() { start } else { done.max(start) })
     }
 
-    /// Says in the labels that a scrub is under way, of all members that are there. Returns the byte
-    /// of the pool at which it begins, or goes on.
+    /// Says in the labels that a scrub is under way, of all members that are there. Returns the
+    /// byte of the pool at which it begins, or goes on.
     ///
     /// # Errors
     ///
