@@ -179,7 +179,7 @@ fn no_cut_makes_a_scrub_pass_over_anything() {
         assert!(pool.scrub_report().expect("one").repaired > 10);
         let end = first[0].timeline().now();
         drop(pool);
-        for _ in 0..24 {
+        for _ in 0..80 {
             let second = devices_of(cut(&first, prng.below(end + 1), &mut prng));
             let pool = open(&second).expect("it opens after a cut");
             pool.tick().expect("nothing fails");

@@ -108,6 +108,7 @@ fn a_device_that_hangs_is_told_within_its_deadline() {
     }
     let root = clients[0].mount("/").expect("it is exported");
     let file = clients[0].create(&root, "file").expect("it is new");
+    clients[0].create(&root, "other").expect("it is new");
     let shut = gate.keep_shut();
     let since = Instant::now();
     let [first, second, third] = &mut clients;
@@ -115,7 +116,7 @@ fn a_device_that_hangs_is_told_within_its_deadline() {
         let asked = [
             scope.spawn(|| first.create(&root, "new").map(drop)),
             scope.spawn(|| second.write(&file, 0, b"data", FILE_SYNC).map(drop)),
-            scope.spawn(|| third.remove(&root, "file").map(drop)),
+            scope.spawn(|| third.remove(&root, "other").map(drop)),
         ];
         asked.map(|thread| thread.join().expect("it is answered in time"))
     });
