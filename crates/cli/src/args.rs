@@ -258,8 +258,8 @@ pub(crate) struct MountArgs {
     pub(crate) daemon: bool,
     /// Options as mount(8) has them: ro, noexec, nodev, nosuid, noatime, allow_other, ...; noxattr:
     /// no extended attributes, access lists and capabilities, and fewer messages; shared: as
-    /// --shared does; direct_io: the kernel keeps nothing of any file; direct_io=marked: of files whose
-    /// attribute user.holdfast.direct_io is on
+    /// --shared does; direct_io: the kernel keeps nothing of any file; direct_io=marked: of files
+    /// whose attribute user.holdfast.direct_io is on
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
     /// Memory for pages

@@ -415,7 +415,16 @@ fn other_version(version: u32) -> String {
 
 /// CO1: whether a process of user `uid` may change what a server of user `own` has.
 pub(crate) fn may_change(uid: u32, own: u32) -> bool {
-    uid == 0 || (uid == own && !is_of_many(uid))
+    uid == 0 || (uid == own && uid != u32::MAX && (!is_of_many(uid) || has_all_users()))
+}
+
+/// Whether this namespace has a number for each user, so that none stands for others.
+fn has_all_users() -> bool {
+    static ALL: OnceLock<bool> = OnceLock::new();
+    *ALL.get_or_init(|| {
+        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        map.split_whitespace().eq(["0", "0", "4294967295"])
+    })
 }
 
 /// Whether the kernel says `uid` of each user whom this namespace has no number for: many users, of
