@@ -89,11 +89,12 @@ pub(crate) struct Evacuation {
     cleaner: Arc<Cleaner>,
     /// What was in use when it began, in bytes.
     total_bytes: AtomicU64,
-    /// The least that was in use so far, and how many steps ago that was.
+    /// The least that was in use so far.
     least_bytes: AtomicU64,
-    idle_steps: AtomicU64,
-    /// Steps in a row behind which nothing was less.
+    /// How many steps ago that was.
     stalled_steps: AtomicU64,
+    /// How many of these waited for a tick.
+    idle_steps: AtomicU64,
     /// Segments that were emptied since the last checkpoint for them.
     unsettled: AtomicU64,
     /// The devices write to their media what the last step moved, while the next one reads: else

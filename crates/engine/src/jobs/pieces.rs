@@ -74,9 +74,9 @@ pub(super) struct Notes {
     since: AtomicU64,
 }
 
-const MIB: u64 = 1 << 20;
-/// Parts of a walk's work after which it notes how far it is: a crash repeats one,
-/// or a MiB.
+/// Unit of the cursors in the labels.
+pub(super) const MIB: u64 = 1 << 20;
+/// Parts of a walk's work after which it notes how far it is: a crash repeats one, or a MiB.
 const NOTED_PARTS: u64 = 128;
 /// Descriptors of allocation groups that are read to tell how much work there is.
 const LOOKED_AT_MAX: u32 = 4096;

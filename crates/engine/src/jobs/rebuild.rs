@@ -20,13 +20,11 @@ use storage::device::{DeviceError, Redundancy};
 use storage::volume::{Remade, Stay, ToRemake};
 
 use self::own::{Own, save_maps};
-use super::pieces::{Kept, LOST_NAMED_MAX, Listed, Notes, PASSED_OVER_MAX, listed_in};
+use super::pieces::{Kept, LOST_NAMED_MAX, Listed, MIB, Notes, PASSED_OVER_MAX, listed_in};
 use super::{Budget, Job, JobProgress, Step};
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
 use crate::vnode::Core;
-
-const MIB: u64 = 1 << 20;
 
 /// What a rebuild has done so far.
 #[derive(Debug, Default)]

@@ -34,15 +34,15 @@ use format::page::PAGE_BYTES;
 use storage::device::{DeviceError, Purpose, Redundancy};
 use storage::volume::{Healed, Volume};
 
-use super::pieces::{Kept, LOST_NAMED_MAX, Listed, Notes, PASSED_OVER_MAX, listed_in, summary_of};
+use super::pieces::{
+    Kept, LOST_NAMED_MAX, Listed, MIB, Notes, PASSED_OVER_MAX, listed_in, summary_of,
+};
 use super::{Budget, Job, JobProgress, Step};
 use crate::alloc::{Pin, SegmentId};
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
 use crate::vnode::Core;
-
-const MIB: u64 = 1 << 20;
 
 /// What a scrub has found so far.
 #[derive(Debug, Default)]
@@ -193,9 +193,7 @@ impl Scrub {
         let noted = AtomicU64::new(at);
         Scrub { at: AtomicU64::new(at), noted, notes, counts: Arc::clone(counts) }
     }
-}
 
-impl Scrub {
     /// A member went: what was walked over since byte `from` may have been compared with nothing.
     fn again_from(&self, from: u64) -> Step {
         let at = self.at.swap(from, Ordering::Relaxed);
@@ -248,14 +246,12 @@ impl Job for Scrub {
         }
         let from = self.at.load(Ordering::Relaxed);
         let (mut read, mut read_bytes, mut passed_over) = (0, 0, 0);
-        let mut is_busy = false;
+        let (mut is_busy, mut is_end) = (false, false);
         while read < budget.units && passed_over < PASSED_OVER_MAX {
             let at = self.at.load(Ordering::Relaxed);
             let Some(piece) = volume.piece_at(at) else {
-                if scrub_lacks(volume).is_some() {
-                    return Ok(self.again_from(from));
-                }
-                return self.end(volume).map_err(fail);
+                is_end = true;
+                break;
             };
             let (end, length) = (piece.end, piece.end - at);
             match Kept::of(core, &piece) {
@@ -289,6 +285,9 @@ impl Job for Scrub {
         // One that went meanwhile was compared with nothing.
         if scrub_lacks(volume).is_some() {
             return Ok(self.again_from(from));
+        }
+        if is_end {
+            return self.end(volume).map_err(fail);
         }
         if self.notes.are_due(read_bytes) {
             self.note(volume, self.at.load(Ordering::Relaxed)).map_err(fail)?;
