@@ -10,9 +10,11 @@
 #
 # fsx and PostgreSQL take part where they are installed.
 . "$(dirname "$0")/lib.sh"
-need sqlite3 stdbuf losetup mkfs.ext4 perl runuser
+need sqlite3 stdbuf losetup mkfs.ext4 perl runuser unshare
 [ "$(id -u)" = 0 ] || skip "only root can make loop devices"
 MOUNT_FLAGS="$MOUNT_FLAGS -o allow_other"
+# The file system that is shut down is nobody else's: stress-ng and others sync each mount they see.
+[ -n "${TORN_ALONE:-}" ] || TORN_ALONE=1 exec unshare --mount --propagation private "$0" "$@"
 begin_members torn
 FILES=${TORN_FILES:-$(by_scale 1500 75000)}
 STAGE=${TORN_SECONDS:-$(by_scale 3 60)}
