@@ -84,4 +84,29 @@ unmount_pool
 check_pool
 # The devices that were taken out are blank: others may have them.
 head -c 4096 "$WORK/d0.hf" | tr -d '\0' | grep -q . && fail "a device that was taken out has a label"
-say "PASSED: $((FILES * 6)) files"
+
+# A pool of one disk, made without stripes, becomes a mirror and gets a raid5, which then does
+# without a device.
+rm "$WORK"/*.hf
+POOL=$WORK/one.hf
+"$HOLDFAST" create "$POOL" --size "${MIB}M" >/dev/null
+mount_pool
+mkdir "$DIR"
+write_part alone
+before=$(space avail)
+"$HOLDFAST" device add "$POOL" "$WORK/two.hf" --mirror "$POOL" --wait >/dev/null || fail "a mirror"
+"$HOLDFAST" group add "$POOL" "$DATA" --size "${MIB}M" >/dev/null || fail "a raid5 comes"
+[ "$(space avail)" -gt $((before + MIB * 1048576 * 3 / 2)) ] || fail "$(space avail) after $before"
+group_line 1 | grep -q "raid5 .*online .*data" || fail "$("$HOLDFAST" group list "$POOL")"
+write_part beside_one
+cycle_pool
+verify "with a raid5 beside"
+cd /
+unmount_pool
+mv "$WORK/d1.hf" "$WORK/elsewhere/"
+mount_pool
+verify "with a raid5 that lacks a device"
+cd /
+unmount_pool
+check_pool
+say "PASSED: $((FILES * 8)) files"

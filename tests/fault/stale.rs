@@ -202,7 +202,9 @@ fn destroyed(history: &History, after: &Image) -> usize {
         if header.kind != PageKind::FreeMap {
             continue;
         }
-        for fragment in geometry.front_fragments()..geometry.fragments_of(header.place.group()) {
+        for fragment in geometry.front_fragments(header.place.group())
+            ..geometry.fragments_of(header.place.group())
+        {
             let place = Place::new(0, header.place.group(), fragment);
             let offset = geometry.device_offset(place, 1).expect("it is in the group");
             if !bitmap::is_set(&map, fragment) || metadata.contains(&offset) {

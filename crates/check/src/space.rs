@@ -254,7 +254,7 @@ impl Check<'_> {
         let geometry = &self.reader.geometry;
         let group = place.group();
         let is_inside = place.disk_group() == 0 && geometry.device_offset(place, count).is_some();
-        if !is_inside || place.fragment() < geometry.front_fragments() {
+        if !is_inside || place.fragment() < geometry.front_fragments(place.group()) {
             let what = format!("pointer to {count} fragments at {place}");
             self.defect(DefectCode::MP001, subject, Some(place), what);
             return Claim::Refused;

@@ -143,7 +143,7 @@ impl Geometry {
         let segments = room / self.segment_bytes().max(1);
         let (mut count, rest) = (segments / group_segments.max(1), segments % group_segments);
         let mut last = group_segments;
-        if rest >= LAST_SEGMENTS_MIN.max(u64::from(self.front_segments(0)) + 1) {
+        if rest >= LAST_SEGMENTS_MIN.max(u64::from(self.front_segments_in(stripe)) + 1) {
             count += 1;
             last = rest;
         }

@@ -79,6 +79,8 @@ pub const JOURNAL_HEADS: u64 = 4;
 pub const JOURNAL_HEAD_COPIES: u64 = 2;
 
 const PAGE: u64 = 4096;
+/// Fragments of 4 KiB, which are pages: binary logarithm.
+const PAGE_SHIFT: u8 = 12;
 const _: () = assert!(PAGE_BYTES == 4096);
 const MIB: u64 = 1 << 20;
 /// Largest segment: what one write of pages has pieces for.
@@ -110,9 +112,6 @@ pub struct Geometry {
     pub group_table_offset: u64,
     /// First byte of group 0.
     pub groups_offset: u64,
-    /// Whether pages of metadata lie in the first halves of their segments alone, so that stripes
-    /// have room for two copies: where any disk group may lie in stripes.
-    pub pages_in_halves: bool,
     /// How the first disk group lies in stripes; `None`: it does not.
     pub first_stripe: Option<StripeShape>,
     /// Whether the first disk group may have data; metadata it has always.
@@ -258,7 +257,6 @@ impl Geometry {
             double_write_pages,
             group_table_offset,
             groups_offset,
-            pages_in_halves: stripe.is_some(),
             first_stripe,
             first_has_data: true,
             added: Vec::new(),
@@ -505,24 +503,30 @@ impl Geometry {
         }
         let (start, step) = (self.lsn_pages_start(), self.page_fragments());
         let in_segment = place.fragment() % self.segment_fragments;
-        let page = self.segment_of(place) * self.metadata_pages() + in_segment / step;
-        in_segment < self.metadata_fragments()
+        let group = place.group();
+        let page = self.segment_of(place) * self.metadata_pages(group) + in_segment / step;
+        in_segment < self.metadata_fragments(group)
             && in_segment.is_multiple_of(step)
             && (start..start + self.lsn_pages()).contains(&page)
     }
 
-    /// Returns the first fragment behind the front of every group: what lies before it no file may
+    /// Returns the first fragment behind the front of `group`: what lies before it no file may
     /// take.
     #[must_use]
-    pub fn front_fragments(&self) -> u32 {
-        self.page_fragment(self.front_pages())
+    pub fn front_fragments(&self, group: u32) -> u32 {
+        self.page_fragment(group, self.front_pages())
     }
 
     /// Returns how many segments the front of `group` touches; they are metadata segments.
     #[must_use]
-    pub fn front_segments(&self, _group: u32) -> u32 {
+    pub fn front_segments(&self, group: u32) -> u32 {
+        self.front_segments_in(self.stripe_of(group))
+    }
+
+    /// Returns the same of a group that lies in stripes of `stripe`, or in none.
+    pub(crate) fn front_segments_in(&self, stripe: Option<StripeShape>) -> u32 {
         // The pool's root page follows the front of group 0.
-        (self.front_pages() + 1).div_ceil(self.metadata_pages())
+        (self.front_pages() + 1).div_ceil(self.pages_of_segment(stripe))
     }
 
     /// Returns the place of the pool's root page: an anode page behind the front of group 0.

@@ -56,9 +56,8 @@ pub struct LayoutDisk {
     pub width: u8,
     /// Stripe unit: binary logarithm of its bytes.
     pub unit_shift: u8,
-    /// Of the first layout, where it has no stripes: 1: metadata pages lie in the first halves of
-    /// segments all the same, so that other disk groups may have stripes. Else 0.
-    pub pages_in_halves: u8,
+    /// Zero.
+    pub reserved: u8,
     /// Slots of members.
     pub slots: [u8; LAYOUT_SLOTS_MAX],
 }
@@ -391,7 +390,7 @@ impl Layout {
         for (slot, number) in named.iter_mut().zip(slots.iter()) {
             *slot = u8::try_from(number).expect("a pool has few slots");
         }
-        LayoutDisk { kind, width, unit_shift, pages_in_halves: 0, slots: named }
+        LayoutDisk { kind, width, unit_shift, reserved: 0, slots: named }
     }
 
     /// Returns how many parts of a disk group with `members` members have allocation groups of

@@ -37,6 +37,9 @@ pub const RAID5_WIDTH_MIN: usize = 3;
 pub const STRIPE_WIDTH_MIN: usize = 2;
 /// Stripe unit: binary logarithm of the default block, so that a block lies in one unit.
 pub const UNIT_SHIFT_DEFAULT: u8 = 14;
+/// What of the rows of a disk group that comes to a pool may be empty, before its units become
+/// shorter: a sixteenth.
+const FITTED_LOST_PERCENT: u64 = 6;
 /// Smallest and largest stripe unit: a page, and what fixed regions are aligned to.
 pub const UNIT_SHIFTS: std::ops::RangeInclusive<u8> = 12..=16;
 
@@ -106,6 +109,22 @@ impl StripeShape {
     #[must_use]
     pub fn segment_rows(self, segment_bytes: u64) -> u64 {
         2 * segment_bytes.div_ceil(2).div_ceil(self.data_bytes().max(1)).max(1)
+    }
+
+    /// Returns the shape with the unit that a disk group should have which comes to segments of
+    /// `segment_bytes`: this one, or a shorter one where with this one more than a sixteenth of the
+    /// rows would be empty.
+    #[must_use]
+    pub fn fitted(self, segment_bytes: u64) -> StripeShape {
+        let units = (*UNIT_SHIFTS.start()..=self.unit_shift).rev();
+        let shapes = units.map(|unit_shift| StripeShape { unit_shift, ..self });
+        let lost = |shape: &StripeShape| {
+            let room = shape.segment_rows(segment_bytes).saturating_mul(shape.data_bytes());
+            let lost = room.saturating_sub(segment_bytes).saturating_mul(100) / room.max(1);
+            if lost <= FITTED_LOST_PERCENT { 0 } else { lost }
+        };
+        // Of several the first, which has the longest units.
+        shapes.min_by_key(lost).unwrap_or(self)
     }
 
     /// Returns how many bytes of whole segments lie in `rows`, and of those that are whole rows of
@@ -335,6 +354,25 @@ mod tests {
             });
             of_rows.into_iter().chain(of_bytes)
         })
+    }
+
+    /// Goal: a disk group of any width that comes to a pool has room for nearly all that its
+    /// members have, with units as long as that allows.
+    #[test]
+    fn units_are_as_long_as_segments_allow() {
+        let fitted = |members, segment_bytes| {
+            let shape = StripeShape { members, unit_shift: 14, has_parity: true };
+            shape.fitted(segment_bytes)
+        };
+        assert_eq!(fitted(3, 1 << 20).unit_shift, 14);
+        assert_eq!(fitted(5, 128 << 10).unit_shift, 14);
+        assert_eq!(fitted(9, 128 << 10).unit_shift, 13);
+        assert_eq!(fitted(32, 1 << 20).unit_shift, 12);
+        for members in 3..=32 {
+            let shape = fitted(members, 1 << 20);
+            let room = shape.segment_rows(1 << 20) * shape.data_bytes();
+            assert!((1 << 20) * 100 >= room * 80, "{shape:?}: {room}");
+        }
     }
 
     /// SP1, SP2, over two turns of the rotation and two segments at least.

@@ -26,7 +26,7 @@ use crate::missed::{MISSED_MAX, MissedDisk, missed_to_disk, note_missed};
 use crate::reshape::ReshapeDisk;
 use crate::slots::Slots;
 
-use self::groups::{added_of, first_layout_of, has_own_members, pages_in_halves, ranges_of};
+use self::groups::{added_of, first_layout_of, has_own_members, ranges_of};
 pub use self::label::{LabelError, label_of};
 use self::reshape::{narrower, reshape_of, reshape_to_disk, verify_reshape};
 
@@ -35,9 +35,9 @@ pub const SUPERBLOCK_BYTES: usize = 32_768;
 /// First bytes of every device of a pool.
 pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Major version: readers refuse one that they do not know.
-pub const VERSION_MAJOR: u16 = 6;
+pub const VERSION_MAJOR: u16 = 7;
 /// Minor version: readers ignore one that they do not know.
-pub const VERSION_MINOR: u16 = 2;
+pub const VERSION_MINOR: u16 = 0;
 /// Most busy groups.
 pub const BUSY_GROUPS_MAX: usize = 256;
 /// Most void intervals: past it the two oldest become one.
@@ -507,7 +507,6 @@ impl Superblock {
             double_write_pages: disk.double_write_pages.get(),
             group_table_offset: disk.group_table_offset.get(),
             groups_offset: disk.groups_offset.get(),
-            pages_in_halves: pages_in_halves(&disk.layouts[0], own)?,
             first_stripe: own,
             first_has_data: disk.disk_groups[0].roles != ROLES_WITHOUT_DATA,
             added: Vec::new(),
@@ -722,8 +721,6 @@ impl Superblock {
         disk.scrubbing = u8::from(self.is_scrubbing);
         disk.secret = self.secret;
         disk.layouts[0] = self.layout.to_disk(&self.slots);
-        let is_said = geometry.pages_in_halves && geometry.first_stripe.is_none();
-        disk.layouts[0].pages_in_halves = u8::from(is_said);
         let spares = self.spares.iter().map(Spare::to_disk);
         let entries = self.members.iter().map(Member::to_disk).chain(spares);
         for (to, entry) in disk.members.iter_mut().zip(entries) {

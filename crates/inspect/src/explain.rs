@@ -505,7 +505,7 @@ fn explain_place(opened: &Opened, place: Place, offset: u64, explanation: &mut E
     let what = format!("group {}{of}, fragment {}", place.group(), place.fragment());
     explanation.add("group", Some(place), Some(offset), what);
     explain_segment(reader, place, explanation);
-    if place.fragment() < geometry.front_fragments() {
+    if place.fragment() < geometry.front_fragments(place.group()) {
         explanation.add("front", Some(place), None, front_page(geometry, place));
         return;
     }

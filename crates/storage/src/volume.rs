@@ -51,7 +51,7 @@ mod striped;
 
 pub use attaching::{AttachError, DetachError, Detached};
 pub use composite::{Compared, Composite, Healed, ParityMended, Remade, ToRemake, Verify};
-pub use growth::{AddGroupError, Changing, NewGroup, check_stripe};
+pub use growth::{AddGroupError, Changing, NewGroup};
 pub use joining::{Copied, ReplaceError};
 pub use longer::{GrowError, Growing, Room, why_no_more};
 pub use narrowing::{NarrowError, Narrowing};
@@ -374,7 +374,7 @@ impl Volume {
         returning: Option<usize>,
     ) -> Result<Option<Compared>, DeviceError> {
         let Some(composite) = self.composite() else { return Ok(None) };
-        if !self.geometry().pages_in_halves || piece.end <= self.geometry().groups_offset {
+        if !self.geometry().has_stripes() || piece.end <= self.geometry().groups_offset {
             return composite.compare(piece, kept, returning).map(Some);
         }
         // A stripe in flight agrees with nothing.

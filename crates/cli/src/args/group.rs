@@ -35,10 +35,10 @@ pub(crate) enum GroupCommand {
     /// Add a disk group: data goes there too from now on
     #[command(after_help = "Examples:\n  holdfast group add pool.hf single:/dev/sdb\n  \
                             holdfast group add pool.hf mirror:m0.hf,m1.hf=data --size 2G\n\n\
-                            The first disk group keeps the metadata. A raid5 or a stripe, of \
-                            any width, can be added\nwhere the pool was made with one. \
-                            A stripe that loses a device loses the data on it. A round-robin \
-                            has each file on one of\nits devices, the next file on the next.")]
+                            The first disk group keeps the metadata. A raid5 or a stripe can be \
+                            of any width.\nA stripe that loses a device loses the data on it. A \
+                            round-robin has each file on one of\nits devices, the next file on \
+                            the next.")]
     Add {
         /// The pool
         pool: PathBuf,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::{DiskGroupError, DiskGroupStatus, Pool};
 use format::members::Layout;
-use format::stripes::UNIT_SHIFT_DEFAULT;
+use format::stripes::{StripeShape, UNIT_SHIFT_DEFAULT};
 use serde_json::{Value, json};
 use storage::device::{FileDevice, FileOptions, SharedDevice};
 use storage::volume::{self, AddGroupError};
@@ -60,12 +60,18 @@ pub(super) fn space_of(group: &DiskGroupStatus) -> Value {
 
 /// Adds a disk group; returns it.
 pub(super) fn add(served: &Served, new: &NewGroup) -> Result<Vec<GroupFacts>, BackendError> {
+    // Segments are as long as the pool was made with: of a wide one the unit is what fits.
+    let unit_shift = |has_parity| {
+        let members = u8::try_from(new.devices.len()).unwrap_or(u8::MAX);
+        let shape = StripeShape { members, unit_shift: UNIT_SHIFT_DEFAULT, has_parity };
+        shape.fitted(served.pool.status().geometry.segment_bytes()).unit_shift
+    };
     let layout = match new.kind.as_str() {
         "single" => Layout::Single,
         "mirror" => Layout::Mirror,
         "round-robin" => Layout::RoundRobin,
-        "stripe" => Layout::Stripe { unit_shift: UNIT_SHIFT_DEFAULT },
-        "raid5" => Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT },
+        "stripe" => Layout::Stripe { unit_shift: unit_shift(false) },
+        "raid5" => Layout::Raid5 { unit_shift: unit_shift(true) },
         kind => return Err(failed(&served.path, format!("there is no kind {kind}"))),
     };
     let mut made = Vec::new();

@@ -97,8 +97,8 @@ impl Allocator {
         let geometry = self.geometry();
         let numbers = 0..geometry.staying_in(0);
         let total: u64 = numbers.map(|number| capacity_of(geometry, number)).sum();
-        // Where the pool has stripes half of each metadata segment is for second copies.
-        let gap = u64::from(geometry.metadata_gap()) * total;
+        // In stripes half of each metadata segment is for second copies.
+        let gap = u64::from(geometry.metadata_gap(0)) * total;
         let capacity = total - gap / u64::from(geometry.segment_fragments);
         let reserve = reserve_of(geometry, capacity, self.block_shift);
         Apart { total, capacity, used, pending: 0, reserve }
@@ -124,7 +124,7 @@ impl Allocator {
             Urgency::System => return Ok(()),
         };
         let is_planted = planted::is(Planted::MetadataRoomForgotten);
-        let fronts = state.groups_unused * u64::from(self.geometry().front_fragments());
+        let fronts = state.groups_unused * u64::from(self.geometry().front_fragments(0));
         let wanted = state.promised + pages_for(fragments) + fronts + kept;
         let has_room = apart.free() >= wanted;
         if has_room || is_planted { Ok(()) } else { Err(FsError::NoSpace) }
@@ -195,7 +195,7 @@ impl Allocator {
             // It may not be refused, and finds what is kept.
             Urgency::System => return Ok(()),
         };
-        let of_segment = u64::from(geometry.metadata_fragments().max(1));
+        let of_segment = u64::from(geometry.metadata_fragments(0).max(1));
         // Pages of a long run come as it is installed, and data goes from there meanwhile.
         let pages = pages_for(fragments).min(u64::from(kept_of(geometry) / 2) * of_segment);
         let wanted = state.promised + pages + u64::from(kept) * of_segment;

@@ -67,7 +67,7 @@ impl Allocator {
             (0, Some(_)) => numbers.clone().map(|number| capacity_of(geometry, number)).sum(),
             (0, None) => {
                 let front = u64::from(geometry.front_segments(0) * geometry.segment_fragments);
-                let gaps = segments * u64::from(geometry.metadata_gap());
+                let gaps = segments * u64::from(geometry.metadata_gap(0));
                 pages * u64::from(geometry.page_fragments()) + gaps + unused * front
             }
             _ => unused * u64::from(front_of(geometry)),
@@ -79,7 +79,8 @@ impl Allocator {
         };
         // G7: metadata has the first disk group alone, and all that it holds.
         let gone: u64 = numbers.map(|number| capacity_of(geometry, number)).sum();
-        let gap = u64::from(geometry.metadata_gap()) * gone / u64::from(geometry.segment_fragments);
+        let gap =
+            u64::from(geometry.metadata_gap(0)) * gone / u64::from(geometry.segment_fragments);
         let rest = apart.capacity.saturating_sub(gone - gap.min(gone));
         Ok(missing.max((apart.used + apart.pending + apart.reserve).saturating_sub(rest)))
     }

@@ -124,7 +124,7 @@ impl Group {
             let word = segment.pages.get(index(page / 64)).copied().unwrap_or(0);
             extent.fragments == step
                 && fragment.is_multiple_of(step)
-                && page < geometry.metadata_pages()
+                && page < geometry.metadata_pages(extent.place.group())
                 && word >> (page % 64) & 1 == 1
         };
         let is_of_kind = match segment.kind {
@@ -133,7 +133,7 @@ impl Group {
             SegmentKind::Free | SegmentKind::Journal => false,
         };
         is_of_kind
-            && fragment >= geometry.front_fragments()
+            && fragment >= geometry.front_fragments(extent.place.group())
             && in_segment + extent.fragments <= geometry.segment_fragments
             && segment.held.saturating_sub(segment.pending) >= extent.fragments
     }
@@ -150,11 +150,12 @@ impl Group {
         Some(from + narrow(wide(found)))
     }
 
-    pub(super) fn become_metadata(&mut self, segment: u32, geometry: &Geometry) {
+    /// `segment` of this group, which is group `number`, holds pages from now on.
+    pub(super) fn become_metadata(&mut self, (number, segment): (u32, u32), geometry: &Geometry) {
         let entry = &mut self.segments[index(segment)];
         assert!(entry.is_free(), "G3: a segment changes its kind only while it is empty");
         entry.kind = SegmentKind::Metadata;
-        entry.pages = empty_pages(geometry);
+        entry.pages = empty_pages(geometry, number);
         self.free_pages += clear_bits(&entry.pages);
         self.free_count -= 1;
         self.metadata.push(segment);
@@ -235,9 +236,9 @@ fn clear_bits(words: &[u64]) -> u32 {
     words.iter().map(|word| word.count_zeros()).sum()
 }
 
-/// Returns a bit for each page of a metadata segment, set where none can be.
-fn empty_pages(geometry: &Geometry) -> Vec<u64> {
-    let pages = geometry.metadata_pages();
+/// Returns a bit for each page of a metadata segment of `group`, set where none can be.
+fn empty_pages(geometry: &Geometry, group: u32) -> Vec<u64> {
+    let pages = geometry.metadata_pages(group);
     let mut words = vec![0_u64; index(pages.div_ceil(64))];
     if let Some(last) = words.last_mut()
         && !pages.is_multiple_of(64)
@@ -529,9 +530,9 @@ impl Allocator {
 
     fn load_pages(&self, number: u32, segment: u32) -> FsResult<Vec<u64>> {
         let geometry = self.geometry();
-        let mut words = empty_pages(geometry);
+        let mut words = empty_pages(geometry, number);
         let step = geometry.page_fragments();
-        for page in 0..geometry.metadata_pages() {
+        for page in 0..geometry.metadata_pages(number) {
             let fragment = segment * geometry.segment_fragments + page * step;
             let buffer = self.free_map_buffer(number, fragment / bitmap::BITS_PER_PAGE)?;
             if bitmap::is_set(page_of(&buffer.bytes()), fragment % bitmap::BITS_PER_PAGE) {
@@ -565,7 +566,7 @@ impl GroupPages {
         extra_pages: u32,
         epoch: Epoch,
     ) -> GroupPages {
-        let (step, per_segment) = (geometry.page_fragments(), geometry.metadata_pages());
+        let (step, per_segment) = (geometry.page_fragments(), geometry.metadata_pages(number));
         let front_pages = geometry.front_pages() + extra_pages;
         let front_segments = front_pages.div_ceil(per_segment);
         let fragments_used = front_pages * step;

@@ -456,7 +456,7 @@ impl Allocator {
             tx.add_u32(&group.descriptor, DESCRIPTOR_SEGMENTS_USED_OFFSET, 1);
         }
         self.journal.end(tx);
-        group.become_metadata(segment, self.geometry());
+        group.become_metadata((number, segment), self.geometry());
         Ok(Some(segment))
     }
 

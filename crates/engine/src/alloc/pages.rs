@@ -30,9 +30,9 @@ impl Allocator {
         }
         let start = geometry.segment_place(id.group, id.segment);
         let mut used = Vec::new();
-        for page in 0..geometry.metadata_pages() {
+        for page in 0..geometry.metadata_pages(id.group) {
             let place = start.advance(page * geometry.page_fragments());
-            if place.fragment() < geometry.front_fragments() {
+            if place.fragment() < geometry.front_fragments(id.group) {
                 continue;
             }
             let map = self.free_map_buffer(id.group, place.fragment() / BITS_PER_PAGE)?.bytes();

@@ -95,7 +95,7 @@ impl Allocator {
     /// could make it anew: of the front of a group descriptor, maps and usage.
     pub(crate) fn is_page_used(&self, place: Place) -> bool {
         let geometry = self.geometry();
-        if place.fragment() < geometry.front_fragments() {
+        if place.fragment() < geometry.front_fragments(place.group()) {
             return self.pages_to_load(place.group()).contains(&place);
         }
         let state = self.state.lock();

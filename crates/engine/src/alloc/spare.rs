@@ -118,7 +118,7 @@ impl Spare {
 
 /// Returns the pages of a group's front segments that are free in a group that is new.
 fn front_pages(geometry: &Geometry) -> u32 {
-    geometry.front_segments(0) * geometry.metadata_pages() - geometry.front_pages()
+    geometry.front_segments(0) * geometry.metadata_pages(0) - geometry.front_pages()
 }
 
 impl Allocator {
@@ -175,7 +175,7 @@ impl Allocator {
             let usage = SegmentUsage::of(page_of(&buffer.bytes()), segment);
             if let Some(usage) = usage.filter(|usage| usage.kind == SegmentKind::Metadata) {
                 // One without a page in use is free for anything.
-                let rest = geometry.metadata_fragments().saturating_sub(usage.live);
+                let rest = geometry.metadata_fragments(number).saturating_sub(usage.live);
                 free += if usage.live > 0 { rest } else { 0 };
                 segments += u32::from(usage.live > 0);
             }
@@ -203,7 +203,7 @@ impl Allocator {
         let spare = &state.spare;
         let unknown = spare.unknown_groups * u64::from(self.geometry().front_segments(0));
         let segments = spare.loaded_segments + spare.counted_segments + unknown;
-        segments * u64::from(self.geometry().metadata_gap())
+        segments * u64::from(self.geometry().metadata_gap(0))
     }
 
     /// Free pages of metadata segments, of groups of which nothing is known as of new ones.
@@ -234,6 +234,6 @@ impl Allocator {
         let spare_pages = self.spare_pages(state) + unused_pages;
         let map_pages = (room / self.block_fragments).div_ceil(POINTERS_PER_PAGE);
         let missing = map_pages.saturating_sub(spare_pages);
-        room.saturating_sub(missing.div_ceil(u64::from(geometry.metadata_pages())) * segment)
+        room.saturating_sub(missing.div_ceil(u64::from(geometry.metadata_pages(0))) * segment)
     }
 }

@@ -48,7 +48,7 @@ impl<'a> Kept<'a> {
         // One that begins before the groups is of the first disk group, whatever lies in stripes
         // beside it: where that is a mirror the fixed regions end inside a piece.
         let is_planted = planted::is(Planted::PieceOfFixedRegionSkipped);
-        let of_first = if is_planted { geometry.pages_in_halves } else { geometry.is_striped(0) };
+        let of_first = if is_planted { geometry.has_stripes() } else { geometry.is_striped(0) };
         let is_striped = place.map_or(of_first, |place| geometry.is_striped(place.group()));
         if !is_striped {
             return Ok(Some(Kept::Alike));

@@ -30,7 +30,7 @@ use format::stripes::StripeShape;
 use format::superblock::{Consistency, DISK_GROUPS_MAX, Superblock, label_of};
 use runtime::clock::Clock;
 use storage::device::{AlignedBuffer, Purpose, SharedBytes, SharedDevice};
-use storage::volume::{AddGroupError, Volume, check_stripe};
+use storage::volume::{AddGroupError, Volume};
 use zerocopy::IntoBytes;
 
 use super::{OpenError, Pool};
@@ -238,8 +238,6 @@ fn plan_other(
     if geometry.fragment_bytes() != wide(PAGE_BYTES) {
         return Err(AddGroupError::Fragment { bytes: geometry.fragment_bytes() }.into());
     }
-    let stripe = group.layout.stripe(group.members);
-    check_stripe(stripe, geometry)?;
     let made = geometry.plan_added(number, group.layout, slots, group.member_bytes);
     let made = made.filter(|_| group.member_bytes >= POOL_BYTES_MIN);
     let made = made.ok_or_else(|| AddGroupError::TooSmall {

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::{
-    Beside, Geometry, GeometryError, GeometryOptions, MIB, PAGE, SEGMENT_BYTES_MAX,
+    Beside, Geometry, GeometryError, GeometryOptions, MIB, PAGE, PAGE_SHIFT, SEGMENT_BYTES_MAX,
     SUPERBLOCK_AREA_BYTES, default_group_bytes, default_journal_bytes,
 };
 use crate::ids::Place;
@@ -98,13 +98,25 @@ impl Geometry {
         wrong.map_or(Ok(()), |(_, field)| Err(field))
     }
 
-    /// A segment is a power of two. In a pool with stripes it may have another length, and its
-    /// fragments are pages.
+    /// A segment of fragments that are pages has an even number of them, so that stripes can have
+    /// their second copies in its second half. Other segments are a power of two.
     pub(super) fn has_whole_segments(&self) -> bool {
-        if !self.pages_in_halves {
-            return self.segment_fragments.is_power_of_two();
+        if self.fragment_shift == PAGE_SHIFT {
+            return self.segment_fragments.is_multiple_of(2);
         }
-        self.segment_fragments.is_multiple_of(2) && self.fragment_shift == 12
+        self.segment_fragments.is_power_of_two()
+    }
+
+    /// Whether a disk group in stripes can be part of this pool: its fragments are pages.
+    #[must_use]
+    pub fn can_have_stripes(&self) -> bool {
+        self.fragment_shift == PAGE_SHIFT
+    }
+
+    /// Whether a disk group of the pool lies in stripes.
+    #[must_use]
+    pub fn has_stripes(&self) -> bool {
+        self.first_stripe.is_some() || self.added.iter().any(|range| range.stripe.is_some())
     }
 
     /// Returns how many bytes the pool uses of each member.
@@ -175,30 +187,38 @@ impl Geometry {
         range.start / stripe.max(1) * stripe..end.min(self.segment_bytes())
     }
 
-    /// Returns how many fragments at the start of a metadata segment can be pages: all, or those
-    /// that two copies have room for.
+    /// Returns how many fragments at the start of a metadata segment of `group` can be pages: all;
+    /// in stripes those that two copies have room for.
     #[must_use]
-    pub fn metadata_fragments(&self) -> u32 {
-        if self.pages_in_halves { self.segment_fragments / 2 } else { self.segment_fragments }
+    pub fn metadata_fragments(&self, group: u32) -> u32 {
+        self.pages_of_segment(self.stripe_of(group)) * self.page_fragments()
     }
 
-    /// Returns the fragments of a metadata segment that nothing can have.
-    #[must_use]
-    pub fn metadata_gap(&self) -> u32 {
-        self.segment_fragments - self.metadata_fragments()
+    /// Returns how many pages a metadata segment can have that lies in stripes of `stripe`, or in
+    /// none.
+    pub(super) fn pages_of_segment(&self, stripe: Option<StripeShape>) -> u32 {
+        let pages = self.segment_fragments / self.page_fragments();
+        if stripe.is_some() { pages / 2 } else { pages }
     }
 
-    /// Returns how many pages a metadata segment can have.
+    /// Returns the fragments of a metadata segment of `group` that nothing can have.
     #[must_use]
-    pub fn metadata_pages(&self) -> u32 {
-        self.metadata_fragments() / self.page_fragments()
+    pub fn metadata_gap(&self, group: u32) -> u32 {
+        self.segment_fragments - self.metadata_fragments(group)
     }
 
-    /// Returns the first fragment of page `index` of a group, of those that metadata segments from
-    /// the first on can have.
-    pub(super) fn page_fragment(&self, index: u32) -> u32 {
-        let segment = index / self.metadata_pages();
-        let in_segment = index % self.metadata_pages() * self.page_fragments();
+    /// Returns how many pages a metadata segment of `group` can have.
+    #[must_use]
+    pub fn metadata_pages(&self, group: u32) -> u32 {
+        self.pages_of_segment(self.stripe_of(group))
+    }
+
+    /// Returns the first fragment of page `index` of `group`, of those that its metadata segments
+    /// from the first on can have.
+    pub(super) fn page_fragment(&self, group: u32, index: u32) -> u32 {
+        let pages = self.metadata_pages(group);
+        let segment = index / pages;
+        let in_segment = index % pages * self.page_fragments();
         segment * self.segment_fragments + in_segment
     }
 
@@ -207,7 +227,7 @@ impl Geometry {
     /// those of the next.
     #[must_use]
     pub fn page_place(&self, group: u32, index: u32) -> Place {
-        Place::new(0, group, self.page_fragment(index))
+        Place::new(0, group, self.page_fragment(group, index))
     }
 
     /// Returns how many pages the front of every group has.

@@ -9,7 +9,6 @@ use crate::ids::SEQUENCE_MAX;
 use crate::members::{Layout, LayoutDisk, Member, layout_of};
 use crate::reshape::Reshape;
 use crate::slots::Slots;
-use crate::stripes::StripeShape;
 
 /// Returns the disk groups that were added.
 pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, SuperblockError> {
@@ -37,19 +36,6 @@ pub(super) fn first_layout_of(disk: &LayoutDisk) -> Result<(Layout, Slots), Supe
     Ok((layout, slots))
 }
 
-/// Returns whether pages of metadata lie in the first halves of segments: the first disk group lies
-/// in stripes, or its layout says so for the others.
-pub(super) fn pages_in_halves(
-    first: &LayoutDisk,
-    own: Option<StripeShape>,
-) -> Result<bool, SuperblockError> {
-    match first.pages_in_halves {
-        0 => Ok(own.is_some()),
-        1 if own.is_none() => Ok(true),
-        _ => Err(SuperblockError::BadField { field: "layouts" }),
-    }
-}
-
 /// DG2: each member is of one disk group, and no disk group has a free slot.
 pub(super) fn has_own_members(superblock: &Superblock) -> bool {
     let mut owners = vec![0; superblock.members.len()];
@@ -74,9 +60,8 @@ pub(super) fn ranges_of(
     for group in added.iter().filter(|group| group.state != DiskGroupState::Adding) {
         let members = group.slots.len() - narrower(reshape, group.number);
         let stripe = group.layout.stripe(members);
-        if stripe.is_some() && !geometry.pages_in_halves {
-            let what = "stripes beside metadata that fills whole segments";
-            return Err(SuperblockError::NotImplemented { what });
+        if stripe.is_some() && !geometry.can_have_stripes() {
+            return Err(SuperblockError::BadField { field: "fragment_shift" });
         }
         let own = (group.number, group.layout, members);
         let own = geometry.ranges_on(own, group.first_group, group.member_bytes);

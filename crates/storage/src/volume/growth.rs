@@ -35,7 +35,6 @@ use format::geometry::{Geometry, POOL_BYTES_MIN};
 use format::members::{LAYOUT_SLOTS_MAX, Layout, MEMBERS_MAX, Member, MemberState};
 use format::page::PAGE_BYTES;
 use format::slots::Slots;
-use format::stripes::StripeShape;
 use format::superblock::{DISK_GROUPS_MAX, Superblock, SuperblockError};
 use runtime::planted::{self, Planted};
 use runtime::sync::MutexGuard;
@@ -92,12 +91,6 @@ pub enum AddGroupError {
         /// How many it has at most.
         most: usize,
     },
-    /// Add a disk group without stripes, or copy the files to a pool made with some.
-    #[error(
-        "the pool was made without stripes, and its metadata leaves no room for them: give a \
-         single, a mirror or a round-robin, or copy the files to a new pool (holdfast send)"
-    )]
-    Stripe,
     /// Copy the files to a new pool.
     #[error(
         "the pool has fragments of {bytes} bytes, and a disk group can be added only where they \
@@ -324,7 +317,6 @@ impl Volume {
             return Err(AddGroupError::Fragment { bytes: geometry.fragment_bytes() });
         }
         let stripe = new.layout.stripe(width);
-        check_stripe(stripe, geometry)?;
         let infos = || new.devices.iter().map(|(device, _)| device.info());
         if let Some(info) = infos().find(|info| to_usize(info.sector_bytes.into()) > PAGE_BYTES) {
             let (device, bytes) = (info.name.clone(), info.sector_bytes);
@@ -526,18 +518,6 @@ impl Volume {
         let (composite, below) = (Some(composite), None);
         self.set_edition(number, Edition { device, composite, below, parts, geometry });
     }
-}
-
-/// Refuses stripes in a pool that has no room for them.
-///
-/// # Errors
-///
-/// [`AddGroupError::Stripe`].
-pub fn check_stripe(stripe: Option<StripeShape>, geometry: &Geometry) -> Result<(), AddGroupError> {
-    if stripe.is_some() && !geometry.pages_in_halves {
-        return Err(AddGroupError::Stripe);
-    }
-    Ok(())
 }
 
 /// Times that a disk group changes which is reshaped until it lies as any other: as what it has

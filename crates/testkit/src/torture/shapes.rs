@@ -68,10 +68,8 @@ struct Shape {
     comes: &'static [GroupShape],
 }
 
-/// What may come to a pool without stripes.
-const COMES: &[GroupShape] = &[SINGLE, mirror(2)];
-/// The same where the pool was made with stripes of two units of data.
-const COMES_TO_RAID5: &[GroupShape] = &[SINGLE, mirror(2), raid5(3), stripe(2)];
+/// What may come to a pool.
+const COMES: &[GroupShape] = &[SINGLE, mirror(2), raid5(3), stripe(2)];
 
 /// The same where files take devices in turn.
 const COMES_IN_TURN: &[GroupShape] = &[SINGLE, mirror(2), round_robin(2)];
@@ -85,13 +83,13 @@ const SHAPES: &[Shape] = &[
     Shape { name: "raid5-5", groups: &[raid5(5)], comes: &[] },
     Shape { name: "single-grows", groups: &[SINGLE], comes: COMES },
     Shape { name: "mirror2-grows", groups: &[mirror(2)], comes: COMES },
-    Shape { name: "raid5-3-grows", groups: &[raid5(3)], comes: COMES_TO_RAID5 },
+    Shape { name: "raid5-3-grows", groups: &[raid5(3)], comes: COMES },
     Shape { name: "single+mirror2", groups: &[SINGLE, mirror(2)], comes: COMES },
-    Shape { name: "raid5-3+mirror2", groups: &[raid5(3), mirror(2)], comes: COMES_TO_RAID5 },
+    Shape { name: "raid5-3+mirror2", groups: &[raid5(3), mirror(2)], comes: COMES },
     Shape {
         name: "meta-mirror2+raid5-3",
         groups: &[mirror(2).for_metadata(), raid5(3)],
-        comes: COMES_TO_RAID5,
+        comes: COMES,
     },
     Shape {
         name: "meta-mirror2+single+single",
@@ -102,7 +100,7 @@ const SHAPES: &[Shape] = &[
     Shape {
         name: "meta-mirror2+stripe-2",
         groups: &[mirror(2).for_metadata(), stripe(2)],
-        comes: COMES_TO_RAID5,
+        comes: COMES,
     },
     Shape {
         name: "meta-single+mirror2",
