@@ -3,21 +3,24 @@
 //! and lose them, by seed.
 //! `holdfast torture --pools KIND` does the same.
 
-use testkit::torture::{Options, PoolGround, PoolKind, Pools, Report, run, run_seed};
+use testkit::torture::{Event, Options, PoolGround, PoolKind, Pools, Report, run, run_seed};
 
-/// Seeds of each kind, times `HOLDFAST_SOAK`.
+/// Seeds of each kind, times `HOLDFAST_SOAK`. `HOLDFAST_POOLS` names the one kind that is run.
 const SEEDS: u64 = 4;
+/// The same of kinds to whose members more happens, which takes longer.
+const SEEDS_MORE: u64 = 6;
+const STEPS_MORE: u64 = 400;
 
 #[test]
 fn pools_with_members_stand_torture() {
-    stand(|kind| kind != PoolKind::SINGLE && !kind.has_groups());
+    stand(|kind| kind != PoolKind::SINGLE && !kind.has_groups() && !kind.has_more());
 }
 
 /// Goal: nothing is lost where disk groups come and go beside clients, get members and lose them,
 /// while members fail and the power is cut; what was begun is begun, and ends.
 #[test]
 fn pools_of_disk_groups_that_come_and_go_stand_torture() {
-    let report = stand(PoolKind::has_groups);
+    let report = stand(|kind| kind.has_groups() && !kind.has_more());
     let Report { groups_added, groups_leaving, groups_gone, placements, .. } = report;
     println!("{groups_added} added, {groups_leaving} left, {groups_gone} gone, {placements} set");
     println!("{} members attached, {} taken out", report.attached, report.detached);
@@ -26,12 +29,45 @@ fn pools_of_disk_groups_that_come_and_go_stand_torture() {
     assert!(groups_added > 10 && groups_leaving > 5 && groups_gone > 2, "{report:?}");
 }
 
+/// Goal: nothing is lost where spares take places, devices become longer, a scrub mends what rots,
+/// a member does not answer, a raid5 gets members and loses them, or two members are weak, while
+/// clients write and the power is cut.
+#[test]
+fn pools_whose_members_come_and_go_stand_torture() {
+    let events = stand(PoolKind::has_more).events;
+    println!("{events:?}");
+    let least = [
+        (Event::SpareAdded, 5),
+        (Event::SpareTaken, 3),
+        (Event::Lengthened, 5),
+        (Event::ScrubBegun, 10),
+        (Event::ScrubEnded, 3),
+        (Event::Mended, 1),
+        (Event::Stalled, 5),
+        (Event::Widening, 2),
+        (Event::Narrowing, 2),
+        (Event::Reshaped, 1),
+    ];
+    for (event, least) in least {
+        assert!(events.of(event) >= least, "{event:?}: {events:?}");
+    }
+}
+
 /// Runs seeds of the kinds that `is_meant` names; returns what all of them did.
 fn stand(is_meant: impl Fn(PoolKind) -> bool) -> Report {
     let soak = std::env::var("HOLDFAST_SOAK").ok().and_then(|text| text.parse().ok());
+    let only = std::env::var("HOLDFAST_POOLS").ok();
     let mut all = Report::default();
     for kind in PoolKind::all().filter(|kind| is_meant(*kind)) {
-        let options = Options { seeds: SEEDS * soak.unwrap_or(1_u64), ..Options::default() };
+        if only.as_ref().is_some_and(|only| *only != kind.to_string()) {
+            continue;
+        }
+        let default = Options::default();
+        let (seeds, steps_max) = match kind.has_more() {
+            true => (SEEDS_MORE, STEPS_MORE),
+            false => (SEEDS, default.steps_max),
+        };
+        let options = Options { seeds: seeds * soak.unwrap_or(1_u64), steps_max, ..default };
         let report = run(&PoolGround { pools: Pools::Of(kind) }, &options, |_| {});
         let findings: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
         println!("{kind}: {} crashes, {} operations", report.crashes, report.operations);
@@ -43,6 +79,7 @@ fn stand(is_meant: impl Fn(PoolKind) -> bool) -> Report {
         all.placements += report.placements;
         all.attached += report.attached;
         all.detached += report.detached;
+        all.events.add(&report.events);
     }
     all
 }

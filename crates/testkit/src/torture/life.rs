@@ -338,6 +338,7 @@ impl<'a> Lives<'a> {
         self.report.placements += counted(&opened.groups.placed);
         self.report.attached += counted(&opened.groups.attached);
         self.report.detached += counted(&opened.groups.detached);
+        self.report.events.add(&opened.groups.events.all());
         self.clones = known_clones;
         let is_closed = ends_in_order && guarded(&opened.close)?.is_ok();
         power.cut();

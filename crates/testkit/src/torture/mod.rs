@@ -26,24 +26,28 @@
 //! How a pool is made and opened is the [`Ground`]'s: [`PoolGround`] is the engine, and
 //! [`ReferenceGround`] tells whether the torture itself is fair.
 
+mod changes;
 mod client;
 mod clones;
+mod events;
 mod fault_plan;
 mod life;
 mod members;
 mod pool;
 mod reference;
 mod shapes;
+mod slice;
 mod survey;
 #[cfg(test)]
 mod tests;
 
 pub use clones::Clones;
+pub use events::{Event, EventTally, Events};
 pub(crate) use fault_plan::{is_chain, is_change, takes_space};
 pub use pool::{PoolGround, PoolShape};
 pub(crate) use pool::{create_options, open_options};
 pub use reference::{ReferenceGround, Wrong};
-pub use shapes::{GroupShape, PoolKind, Pools};
+pub use shapes::{Also, GroupShape, PoolKind, Pools};
 
 use std::any::Any;
 use std::fmt;
@@ -96,6 +100,8 @@ pub struct GroupTally {
     pub attached: AtomicU64,
     /// Those that were taken out of one.
     pub detached: AtomicU64,
+    /// What else happened.
+    pub events: Arc<EventTally>,
 }
 
 /// A pool that is open. Dropped without an orderly end, unless it was closed: the power is cut.
@@ -280,6 +286,8 @@ pub struct SeedReport {
     pub attached: u64,
     /// Those taken out of one.
     pub detached: u64,
+    /// What else happened to members.
+    pub events: Events,
     /// Hash of every decision, and of what each cut left: equal for equal runs.
     pub trace_hash: u64,
     /// What ended it early.
@@ -325,6 +333,8 @@ pub struct Report {
     pub attached: u64,
     /// Those taken out of one.
     pub detached: u64,
+    /// What else happened to members.
+    pub events: Events,
     /// What was found, by seed.
     pub findings: Vec<Finding>,
 }
@@ -349,6 +359,7 @@ impl Report {
         self.placements += seed.placements;
         self.attached += seed.attached;
         self.detached += seed.detached;
+        self.events.add(&seed.events);
         self.findings.extend(seed.finding.clone());
     }
 }

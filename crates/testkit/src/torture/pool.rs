@@ -15,7 +15,9 @@ use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::volume::Volume;
 
-use super::members::{Changes, Members, Replacement};
+use super::changes::Changes;
+use super::events::Event;
+use super::members::{Members, Replacement};
 use super::{Clones, Ground, GroupTally, JobStep, Opened, PoolKind, Pools, Start};
 use crate::number::{u64_of, usize_of};
 
@@ -43,6 +45,9 @@ const TICKS_NS: [u64; 3] = [500_000, 2_000_000, 20_000_000];
 /// How often pages are taken home whether or not it is due, in virtual time: so that a checkpoint
 /// meets every moment of every operation.
 const CHECKPOINTS_NS: [Option<u64>; 3] = [None, Some(20_000), Some(1_000_000)];
+
+/// How often at least while members have work that would not end in a life.
+const HURRIED_NS: u64 = 20_000;
 
 /// What a seed chooses once for all lives of its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +150,11 @@ fn member_options(kind: PoolKind, pool_seed: u64) -> CreateOptions {
     let mut options = CreateOptions::new(member_bytes(kind, pool_seed), [7; 64]);
     options.geometry.journal_bytes = Some(MIB);
     options.block_shift = shape.block_shift.min(14);
+    if kind.also().reshapes {
+        // So long that rows of another width make a difference, and short groups to give up.
+        options.geometry.segment_bytes = Some(480 << 10);
+        options.geometry.group_bytes = Some(4 * MIB);
+    }
     if !kind.is_striped() {
         options.geometry.segment_bytes = Some(128 << 10);
         options.geometry.group_bytes = Some(2 * MIB);
@@ -169,7 +179,7 @@ impl Ground for PoolGround {
     fn device_bytes(&self, pool_seed: u64) -> u64 {
         let kind = self.pools.kind(pool_seed);
         match self.members(pool_seed) {
-            Some(_) => Members::slices(kind) * member_bytes(kind, pool_seed),
+            Some(members) => members.device_bytes(),
             None => member_bytes(kind, pool_seed),
         }
     }
@@ -213,18 +223,19 @@ impl Ground for PoolGround {
     fn open(&self, start: &Start) -> Result<Opened, String> {
         let (device, clock) = (Arc::clone(&start.device), Arc::clone(&start.clock));
         let options = open_options(start.seed);
-        let (pool, replacement, changes) = match self.members(start.pool_seed) {
-            None => (Pool::open(device, clock, options), None, Changes::default()),
+        let (shape, groups) = (PoolShape::of(start.pool_seed), Arc::<GroupTally>::default());
+        let (pool, replacements, changes) = match self.members(start.pool_seed) {
+            None => (Pool::open(device, clock, options), Vec::new(), Changes::default()),
             Some(members) => {
-                let (opening, replacement, changes) = members.opening(start);
-                (Pool::open_members(opening, clock, options), replacement, changes)
+                let (opening, replacements, changes) = members.opening(start, &groups);
+                (Pool::open_members(opening, clock, options), replacements, changes)
             }
         };
         let pool = Arc::new(pool.map_err(|error| error.to_string())?);
-        let (shape, groups) = (PoolShape::of(start.pool_seed), Arc::<GroupTally>::default());
-        let leaves = !self.pools.kind(start.pool_seed).comes().is_empty();
+        let kind = self.pools.kind(start.pool_seed);
+        let leaves = !kind.comes().is_empty() || kind.has_more();
         let watched = leaves.then(|| Arc::clone(&groups));
-        let tick = tick_of(&pool, shape.tick_ns, replacement, watched);
+        let tick = tick_of(&pool, shape.tick_ns, replacements, watched, kind.has_more());
         let mut jobs = vec![("tick".to_owned(), tick)];
         jobs.extend(changes.job(&pool, &groups).map(|step| ("groups".to_owned(), step)));
         if let Some(checkpoint_ns) = shape.checkpoint_ns {
@@ -309,30 +320,77 @@ impl Clones for PoolClones {
     }
 }
 
-/// Returns the background work of a pool; after some of it a device takes the place of another.
-/// Where disk groups leave, `groups` counts those that are gone.
+/// Returns the background work of a pool; after some of it devices take the places of others.
+/// Where disk groups or members come and go, `groups` counts what became of them, and the work for
+/// that may be hurried.
 fn tick_of(
     pool: &Arc<Pool>,
     tick_ns: u64,
-    replacement: Option<Replacement>,
+    mut replacements: Vec<Replacement>,
     groups: Option<Arc<GroupTally>>,
+    is_hurried: bool,
 ) -> JobStep {
-    let (worker, mut replacement, mut ticks) = (Arc::clone(pool), replacement, 0);
+    let (worker, mut ticks) = (Arc::clone(pool), 0);
     Box::new(move || {
         ticks += 1;
-        if let Some(replacement) = replacement.take_if(|it| it.after_ticks < ticks) {
+        for replacement in replacements.extract_if(.., |it| it.after_ticks < ticks) {
             replacement.begin(&worker);
         }
-        let before = groups.as_ref().map_or_else(Vec::new, |_| leaving(&worker));
+        let before = groups.as_ref().map(|_| Watched::of(&worker));
         worker.tick().ok()?;
-        if let Some(tally) = &groups {
-            let now = leaving(&worker);
-            let gone = before.iter().filter(|number| !now.contains(number)).count();
-            tally.gone.fetch_add(u64_of(gone), Ordering::Relaxed);
+        if let (Some(tally), Some(before)) = (&groups, before) {
+            let has_work = before.tell(&worker, tally);
             expect_moving(&worker);
+            if is_hurried && has_work {
+                return Some(tick_ns.min(HURRIED_NS));
+            }
         }
         Some(tick_ns)
     })
+}
+
+/// What is held against the same a tick later.
+struct Watched {
+    leaving: Vec<u8>,
+    spares: usize,
+    is_scrubbing: bool,
+    is_reshaping: bool,
+}
+
+impl Watched {
+    fn of(pool: &Pool) -> Watched {
+        Watched {
+            leaving: leaving(pool),
+            spares: pool.spares().len(),
+            is_scrubbing: pool.scrub_report().is_some_and(|report| !report.is_done),
+            is_reshaping: pool.reshaping().is_some() || pool.given_up().is_some(),
+        }
+    }
+
+    /// Counts what has come to its end. What rots does so on a member without which all is there,
+    /// so a scrub has lost nothing.
+    /// Returns whether jobs have work.
+    fn tell(&self, pool: &Pool, tally: &GroupTally) -> bool {
+        let (now, events) = (Watched::of(pool), &tally.events);
+        let gone = self.leaving.iter().filter(|number| !now.leaving.contains(number)).count();
+        tally.gone.fetch_add(u64_of(gone), Ordering::Relaxed);
+        if now.spares < self.spares {
+            events.count(Event::SpareTaken);
+        }
+        if let Some(report) = pool.scrub_report().filter(|report| report.is_done) {
+            assert_eq!(report.lost, 0, "a scrub has lost something: {report:?}");
+            if self.is_scrubbing {
+                events.count(Event::ScrubEnded);
+                if report.repaired > 0 {
+                    events.count(Event::Mended);
+                }
+            }
+        }
+        if self.is_reshaping && !now.is_reshaping {
+            events.count(Event::Reshaped);
+        }
+        !pool.jobs().is_empty()
+    }
 }
 
 /// Returns the disk groups that leave.

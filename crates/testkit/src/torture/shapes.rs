@@ -57,6 +57,38 @@ impl GroupShape {
     }
 }
 
+/// What happens besides to the members of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Also {
+    /// Members that may be weak, of disk groups that have one that may be lost for each.
+    pub weak: u64,
+    /// Spares wait, and take the place of members.
+    pub spares: bool,
+    /// Devices become longer, and disk groups with them.
+    pub lengthens: bool,
+    /// What it has is scrubbed, and bits rot.
+    pub scrubs: bool,
+    /// The weak member does not answer, or late.
+    pub stalls: bool,
+    /// A raid5 gets members and loses them.
+    pub reshapes: bool,
+}
+
+const ALONE: Also = Also {
+    weak: 1,
+    spares: false,
+    lengthens: false,
+    scrubs: false,
+    stalls: false,
+    reshapes: false,
+};
+const SPARES: Also = Also { spares: true, ..ALONE };
+const LENGTHENS: Also = Also { lengthens: true, ..ALONE };
+const SCRUBS: Also = Also { scrubs: true, ..ALONE };
+const STALLS: Also = Also { stalls: true, ..ALONE };
+const RESHAPES: Also = Also { reshapes: true, ..ALONE };
+const TWO_WEAK: Also = Also { weak: 2, ..ALONE };
+
 /// A line of the table.
 #[derive(Debug)]
 struct Shape {
@@ -66,6 +98,22 @@ struct Shape {
     /// Those that may come while it is in use. Where there are any, they and those that it was made
     /// of leave as well.
     comes: &'static [GroupShape],
+    also: Also,
+}
+
+impl Shape {
+    const fn new(name: &'static str, groups: &'static [GroupShape]) -> Shape {
+        Shape { name, groups, comes: &[], also: ALONE }
+    }
+
+    /// Returns the same with disk groups that come.
+    const fn with(self, comes: &'static [GroupShape]) -> Shape {
+        Shape { comes, ..self }
+    }
+
+    const fn also(self, also: Also) -> Shape {
+        Shape { also, ..self }
+    }
 }
 
 /// What may come to a pool.
@@ -74,44 +122,43 @@ const COMES: &[GroupShape] = &[SINGLE, mirror(2), raid5(3), stripe(2)];
 /// The same where files take devices in turn.
 const COMES_IN_TURN: &[GroupShape] = &[SINGLE, mirror(2), round_robin(2)];
 
+/// The widest of each layout that there is room for.
+const COMES_WIDE: &[GroupShape] = &[mirror(3), raid5(5), round_robin(3)];
+
 const SHAPES: &[Shape] = &[
-    Shape { name: "single", groups: &[SINGLE], comes: &[] },
-    Shape { name: "mirror2", groups: &[mirror(2)], comes: &[] },
-    Shape { name: "mirror3", groups: &[mirror(3)], comes: &[] },
-    Shape { name: "raid5-3", groups: &[raid5(3)], comes: &[] },
-    Shape { name: "raid5-4", groups: &[raid5(4)], comes: &[] },
-    Shape { name: "raid5-5", groups: &[raid5(5)], comes: &[] },
-    Shape { name: "single-grows", groups: &[SINGLE], comes: COMES },
-    Shape { name: "mirror2-grows", groups: &[mirror(2)], comes: COMES },
-    Shape { name: "raid5-3-grows", groups: &[raid5(3)], comes: COMES },
-    Shape { name: "single+mirror2", groups: &[SINGLE, mirror(2)], comes: COMES },
-    Shape { name: "raid5-3+mirror2", groups: &[raid5(3), mirror(2)], comes: COMES },
-    Shape {
-        name: "meta-mirror2+raid5-3",
-        groups: &[mirror(2).for_metadata(), raid5(3)],
-        comes: COMES,
-    },
-    Shape {
-        name: "meta-mirror2+single+single",
-        groups: &[mirror(2).for_metadata(), SINGLE, SINGLE],
-        comes: COMES,
-    },
-    Shape { name: "stripe-3", groups: &[stripe(3)], comes: &[] },
-    Shape {
-        name: "meta-mirror2+stripe-2",
-        groups: &[mirror(2).for_metadata(), stripe(2)],
-        comes: COMES,
-    },
-    Shape {
-        name: "meta-single+mirror2",
-        groups: &[SINGLE.for_metadata(), mirror(2)],
-        comes: COMES,
-    },
-    Shape {
-        name: "meta-mirror2+round-robin-2",
-        groups: &[mirror(2).for_metadata(), round_robin(2)],
-        comes: COMES_IN_TURN,
-    },
+    Shape::new("single", &[SINGLE]),
+    Shape::new("mirror2", &[mirror(2)]),
+    Shape::new("mirror3", &[mirror(3)]),
+    Shape::new("raid5-3", &[raid5(3)]),
+    Shape::new("raid5-4", &[raid5(4)]),
+    Shape::new("raid5-5", &[raid5(5)]),
+    Shape::new("single-grows", &[SINGLE]).with(COMES),
+    Shape::new("mirror2-grows", &[mirror(2)]).with(COMES),
+    Shape::new("raid5-3-grows", &[raid5(3)]).with(COMES),
+    Shape::new("single+mirror2", &[SINGLE, mirror(2)]).with(COMES),
+    Shape::new("raid5-3+mirror2", &[raid5(3), mirror(2)]).with(COMES),
+    Shape::new("meta-mirror2+raid5-3", &[mirror(2).for_metadata(), raid5(3)]).with(COMES),
+    Shape::new("meta-mirror2+single+single", &[mirror(2).for_metadata(), SINGLE, SINGLE])
+        .with(COMES),
+    Shape::new("stripe-3", &[stripe(3)]),
+    Shape::new("meta-mirror2+stripe-2", &[mirror(2).for_metadata(), stripe(2)])
+        .with(COMES),
+    Shape::new("meta-single+mirror2", &[SINGLE.for_metadata(), mirror(2)]).with(COMES),
+    Shape::new("meta-mirror2+round-robin-2", &[mirror(2).for_metadata(), round_robin(2)])
+        .with(COMES_IN_TURN),
+    Shape::new("raid5-3+round-robin-2", &[raid5(3), round_robin(2)]).with(COMES),
+    Shape::new("raid5-4-grows-wide", &[raid5(4)]).with(COMES_WIDE),
+    Shape::new("mirror2-spares", &[mirror(2)]).also(SPARES),
+    Shape::new("raid5-4-spares", &[raid5(4)]).also(SPARES),
+    Shape::new("mirror2-lengthens", &[mirror(2)]).also(LENGTHENS),
+    Shape::new("raid5-3-lengthens", &[raid5(3)]).also(LENGTHENS),
+    Shape::new("mirror2-scrubs", &[mirror(2)]).also(SCRUBS),
+    Shape::new("raid5-4-scrubs", &[raid5(4)]).also(SCRUBS),
+    Shape::new("mirror2-stalls", &[mirror(2)]).also(STALLS),
+    Shape::new("raid5-4-stalls", &[raid5(4)]).also(STALLS),
+    Shape::new("raid5-4-reshapes", &[raid5(4)]).also(RESHAPES),
+    Shape::new("mirror3-two-weak", &[mirror(3)]).also(TWO_WEAK),
+    Shape::new("mirror2+raid5-3-two-weak", &[mirror(2), raid5(3)]).also(TWO_WEAK),
 ];
 
 /// How a pool lies on devices: a line of the table.
@@ -141,6 +188,18 @@ impl PoolKind {
     #[must_use]
     pub fn comes(self) -> &'static [GroupShape] {
         self.shape().comes
+    }
+
+    /// Returns what happens besides to its members.
+    #[must_use]
+    pub fn also(self) -> Also {
+        self.shape().also
+    }
+
+    /// Whether anything does.
+    #[must_use]
+    pub fn has_more(self) -> bool {
+        self.also() != ALONE
     }
 
     /// Whether its disk groups come and go, or it has several.

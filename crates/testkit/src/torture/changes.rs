@@ -1,0 +1,351 @@
+//! What is done to the disk groups and members of a pool beside its clients.
+//!
+//! Disk groups come and go, get members and lose them, and are preferred; and where the kind of the
+//! pool says so, devices become spares, or longer, scrubs begin, and a raid5 gets a member or loses
+//! one. All is drawn when the pool is opened, by the seed of that life.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use engine::Pool;
+use format::disk_group::DiskGroupState;
+use format::fileset::ROOT_NAME;
+use format::members::Layout;
+use format::placement::Placement;
+use runtime::prng::Prng;
+use storage::device::{AlignedBuffer, Purpose, SharedDevice};
+use storage::volume::NewGroup;
+
+use super::events::Event;
+use super::members::{Members, id_of};
+use super::shapes::GroupShape;
+use super::slice::{Ends, Slice, SliceFaults};
+use super::{GroupTally, JobStep};
+use crate::number::{u64_of, usize_of};
+
+/// Disk groups that come and go in one life, at most.
+const CHANGES_MAX: u64 = 7;
+/// Times that a placement is set in one life, at most.
+const PLACEMENTS_MAX: u64 = 2;
+/// Before each less than 2 to a power below this passes, in virtual nanoseconds.
+const CHANGE_NS_POWER_MAX: u64 = 25;
+/// The write that fails of a member that comes is below 2 to a power below this.
+const WRITE_POWER_MAX: u64 = 9;
+/// Times that a pool gets a spare, becomes longer, is scrubbed or reshaped in one life, at most.
+const MORE_MAX: u64 = 3;
+/// As [`CHANGE_NS_POWER_MAX`], of these: jobs go on after them.
+const MORE_NS_POWER_MAX: u64 = 17;
+
+/// A disk group that comes or goes, gets or loses a member, or is preferred.
+#[derive(Debug)]
+enum Change {
+    /// To the disk group of one of the members, but not of `stays`: which, modulo their number.
+    Attach {
+        which: u64,
+        stays: Option<u8>,
+        device: SharedDevice,
+        id: [u8; 16],
+    },
+    /// One of the same.
+    Detach {
+        which: u64,
+        stays: Option<u8>,
+    },
+    Add(NewGroup),
+    /// One of those that may: which, modulo their number.
+    Remove {
+        which: u64,
+        stays: Option<u8>,
+    },
+    /// Of what is made in the root directory from then on.
+    Place(Placement),
+    /// A device waits for a member to fail.
+    AddSpare(SharedDevice, [u8; 16]),
+    /// All devices become longer, and all disk groups then.
+    Lengthen(Lengthening),
+    Scrub,
+    /// The raid5 that has the member in a slot gets another.
+    Widen {
+        beside: u64,
+        device: SharedDevice,
+        id: [u8; 16],
+    },
+    /// The first disk group loses one that is not weak: which, modulo their number.
+    Narrow {
+        which: u64,
+        stays: Vec<u64>,
+    },
+}
+
+/// How all slices of a device become longer.
+#[derive(Debug)]
+pub(super) struct Lengthening {
+    pub(super) ends: Ends,
+    /// Says durably how long they are, on the device that they are slices of, from this byte on.
+    pub(super) device: SharedDevice,
+    pub(super) notes_at: u64,
+}
+
+impl Lengthening {
+    /// Makes devices longer, durably, before anybody uses that. Returns whether they are.
+    fn make(&self) -> bool {
+        let steps = self.ends.steps() + 1;
+        if steps > self.ends.lengths.steps {
+            return false;
+        }
+        let mut page = [0; 4096];
+        page[0] = u8::try_from(steps).expect("few");
+        let page = AlignedBuffer::copy_of(&page);
+        let written = self.device.write(Purpose::Superblock, self.notes_at, page);
+        if written.and_then(|()| self.device.flush(Purpose::Superblock)).is_err() {
+            return false;
+        }
+        self.ends.set(steps);
+        true
+    }
+}
+
+/// Disk groups that come and go in one life, each after so many virtual nanoseconds.
+#[derive(Debug, Default)]
+pub(super) struct Changes(VecDeque<(u64, Change)>);
+
+impl Changes {
+    /// Returns the work of a thread that makes them; `None`: there are none.
+    pub(super) fn job(self, pool: &Arc<Pool>, tally: &Arc<GroupTally>) -> Option<JobStep> {
+        let (worker, tally, mut changes) = (Arc::clone(pool), Arc::clone(tally), self.0);
+        let mut next = None;
+        (!changes.is_empty()).then(|| -> JobStep {
+            Box::new(move || {
+                if let Some(change) = next.take() {
+                    make(&worker, change, &tally);
+                }
+                let (after_ns, change) = changes.pop_front()?;
+                next = Some(change);
+                Some(after_ns)
+            })
+        })
+    }
+}
+
+/// Makes a change; a pool that cannot goes on as it is.
+fn make(pool: &Pool, change: Change, tally: &GroupTally) {
+    let count = match change {
+        Change::Add(new) => match pool.add_disk_group(&new) {
+            Ok(_) => &tally.added,
+            Err(_) => &tally.refused,
+        },
+        Change::Attach { which, stays, device, id } => {
+            let Some(beside) = one_of(pool, which, stays, 0) else { return };
+            match pool.attach_member(beside, device, id) {
+                Ok(_) => &tally.attached,
+                Err(_) => &tally.refused,
+            }
+        }
+        Change::Detach { which, stays } => {
+            // Who checks a pool takes the members of the first for those that it was made on.
+            let Some(slot) = one_of(pool, which, stays, 1) else { return };
+            match pool.detach_member(slot, true) {
+                Ok(detached) => {
+                    // What it still says nobody believes.
+                    let _ = detached.blank();
+                    &tally.detached
+                }
+                Err(_) => &tally.refused,
+            }
+        }
+        Change::Remove { which, stays } => {
+            let groups = pool.status().groups;
+            let is_online = |state| state == DiskGroupState::Online;
+            let may_go = groups.iter().filter(|group| is_online(group.state));
+            let may_go = may_go.map(|group| group.number);
+            let may_go: Vec<u8> = may_go.filter(|it| *it > 0 && Some(*it) != stays).collect();
+            let Some(number) = which.checked_rem(u64_of(may_go.len())) else { return };
+            match pool.remove_disk_group(may_go[usize_of(number)]) {
+                Ok(()) => &tally.leaving,
+                Err(_) => &tally.refused,
+            }
+        }
+        // Refused where the pool has none, or fails.
+        Change::Place(placement) => {
+            let name = ROOT_NAME.parse().expect("it is the name of the first fileset");
+            if pool.set_placement(&name, &[], (placement, false)).is_err() {
+                return;
+            }
+            &tally.placed
+        }
+        Change::AddSpare(..)
+        | Change::Lengthen(_)
+        | Change::Scrub
+        | Change::Widen { .. }
+        | Change::Narrow { .. } => return make_more(pool, change, tally),
+    };
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Makes a change of those that only some kinds of pools see.
+fn make_more(pool: &Pool, change: Change, tally: &GroupTally) {
+    let events = &tally.events;
+    match change {
+        Change::AddSpare(device, id) => {
+            if pool.add_spare(device, id).is_ok() {
+                events.count(Event::SpareAdded);
+            }
+        }
+        Change::Lengthen(lengthening) => {
+            if !lengthening.make() {
+                return;
+            }
+            for group in pool.status().groups {
+                if pool.grow_disk_group(group.number).is_ok() {
+                    events.count(Event::Lengthened);
+                }
+            }
+        }
+        Change::Scrub => {
+            if pool.scrub().is_ok_and(|is_new| is_new) {
+                events.count(Event::ScrubBegun);
+            }
+        }
+        Change::Widen { beside, device, id } => {
+            if pool.widen(usize_of(beside), device, id).is_ok() {
+                events.count(Event::Widening);
+            }
+        }
+        Change::Narrow { which, stays } => {
+            let groups = pool.status().groups;
+            let slots = groups.first().into_iter().flat_map(|group| group.slots.iter());
+            let may: Vec<usize> = slots.filter(|slot| !stays.contains(&u64_of(*slot))).collect();
+            let Some(at) = which.checked_rem(u64_of(may.len())) else { return };
+            if pool.narrow(may[usize_of(at)]).is_ok() {
+                events.count(Event::Narrowing);
+            }
+        }
+        Change::Attach { .. }
+        | Change::Detach { .. }
+        | Change::Add(_)
+        | Change::Remove { .. }
+        | Change::Place(_) => {}
+    }
+}
+
+/// Returns the slot of a member of a disk group that is a single or a mirror, from number `first`
+/// on, but not of `stays`: `which`, modulo their number.
+fn one_of(pool: &Pool, which: u64, stays: Option<u8>, first: u8) -> Option<usize> {
+    let groups = pool.status().groups;
+    let is_it = |layout| matches!(layout, Layout::Single | Layout::Mirror);
+    let may = groups.iter().filter(|it| it.number >= first && Some(it.number) != stays);
+    let may = may.filter(|group| is_it(group.layout));
+    let slots: Vec<usize> = may.flat_map(|group| group.slots.iter()).collect();
+    let at = which.checked_rem(u64_of(slots.len()))?;
+    slots.get(usize_of(at)).copied()
+}
+
+impl Members {
+    /// Draws the disk groups that come and go in a life, on slices of `free`.
+    pub(super) fn changes(
+        &self,
+        device: &SharedDevice,
+        mut free: Vec<u64>,
+        random: &mut Prng,
+        ends: &Ends,
+    ) -> Changes {
+        let comes = self.kind.comes();
+        if comes.is_empty() {
+            return Changes::default();
+        }
+        let mut changes = VecDeque::new();
+        for _ in 0..random.below(CHANGES_MAX + 1) {
+            let power = random.below(CHANGE_NS_POWER_MAX);
+            let after_ns = random.below(1 << power);
+            let shape = comes[usize_of(random.below(u64_of(comes.len())))];
+            let stays = self.weak.first().map(|weak| weak.group);
+            let change = if random.one_in(3) {
+                Change::Remove { which: random.next_u64(), stays }
+            } else if random.one_in(3) {
+                Change::Detach { which: random.next_u64(), stays }
+            } else if random.one_in(3) && !free.is_empty() {
+                let device = self.slice(device, free.remove(0), ends);
+                Change::Attach { which: random.next_u64(), stays, device, id: id_of(random) }
+            } else if usize_of(shape.width) <= free.len() {
+                let own = free.drain(..usize_of(shape.width)).collect();
+                Change::Add(self.new_group((device, ends), shape, own, random))
+            } else {
+                continue;
+            };
+            changes.push_back((after_ns, change));
+        }
+        for _ in 0..random.below(PLACEMENTS_MAX + 1) {
+            let power = random.below(CHANGE_NS_POWER_MAX);
+            let after_ns = random.below(1 << power);
+            let number = u8::try_from(random.below(4)).expect("below 4");
+            let some = [
+                Placement::Any,
+                Placement::RoundRobin,
+                Placement::Striped,
+                Placement::Group(number),
+            ];
+            let placement = some[usize_of(random.below(u64_of(some.len())))];
+            let at = usize_of(random.below(u64_of(changes.len() + 1)));
+            changes.insert(at, (after_ns, Change::Place(placement)));
+        }
+        Changes(changes)
+    }
+
+    /// Returns a disk group that comes; one of its members may fail if it does without.
+    fn new_group(
+        &self,
+        (device, ends): (&SharedDevice, &Ends),
+        shape: GroupShape,
+        slices: Vec<u64>,
+        random: &mut Prng,
+    ) -> NewGroup {
+        let failing = (shape.is_redundant() && random.one_in(4)).then(|| {
+            let power = random.below(WRITE_POWER_MAX);
+            (random.below(shape.width), random.below(1 << power))
+        });
+        let member = |(at, number): (u64, u64)| {
+            let writes = failing.filter(|(which, _)| *which == at).map(|(_, nth)| nth);
+            let faults = SliceFaults { writes, ..SliceFaults::default() };
+            (Slice::of(device, number, ends, faults), id_of(random))
+        };
+        NewGroup { layout: shape.layout, devices: (0..).zip(slices).map(member).collect() }
+    }
+
+    /// Draws what only some kinds of pools see in a life, on slices of `free`.
+    pub(super) fn more(
+        &self,
+        device: &SharedDevice,
+        mut free: Vec<u64>,
+        random: &mut Prng,
+        ends: &Ends,
+    ) -> Changes {
+        let (also, mut changes) = (self.kind.also(), VecDeque::new());
+        let Some(weak) = self.weak.first() else { return Changes::default() };
+        for _ in 0..=random.below(MORE_MAX) {
+            let power = random.below(MORE_NS_POWER_MAX);
+            let after_ns = random.below(1 << power);
+            let id = id_of(random);
+            let change = if also.lengthens {
+                let (device, notes_at) = (Arc::clone(device), self.notes_at());
+                Change::Lengthen(Lengthening { ends: ends.clone(), device, notes_at })
+            } else if also.scrubs {
+                Change::Scrub
+            } else if also.reshapes && (free.is_empty() || random.one_in(2)) {
+                let stays = self.weak.iter().map(|weak| weak.slot).collect();
+                Change::Narrow { which: random.next_u64(), stays }
+            } else if free.is_empty() {
+                continue;
+            } else if also.reshapes {
+                let device = self.slice(device, free.remove(0), ends);
+                Change::Widen { beside: weak.slot, device, id }
+            } else if also.spares {
+                Change::AddSpare(self.slice(device, free.remove(0), ends), id)
+            } else {
+                continue;
+            };
+            changes.push_back((after_ns, change));
+        }
+        Changes(changes)
+    }
+}
