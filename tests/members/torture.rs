@@ -53,6 +53,19 @@ fn pools_whose_members_come_and_go_stand_torture() {
     }
 }
 
+/// Goal: a scrub takes no page for lost that a checkpoint has listed and not yet taken home, and no
+/// block that a crash has left and no map leads to. Method: the seeds in which it did.
+#[test]
+fn a_scrub_takes_nothing_for_lost_that_is_there_or_dead() {
+    for (kind, seed) in [("raid5-4-scrubs", 11), ("mirror2-scrubs", 15)] {
+        let pools = kind.parse().expect("it is a kind");
+        let options = Options { steps_max: STEPS_MORE, ..Options::default() };
+        let report = run_seed(&PoolGround { pools }, &options, seed);
+        assert_eq!(report.finding, None, "{kind}");
+        assert!(report.events.of(Event::ScrubEnded) > 0, "{kind}: {report:?}");
+    }
+}
+
 /// Runs seeds of the kinds that `is_meant` names; returns what all of them did.
 fn stand(is_meant: impl Fn(PoolKind) -> bool) -> Report {
     let soak = std::env::var("HOLDFAST_SOAK").ok().and_then(|text| text.parse().ok());

@@ -692,4 +692,10 @@ pub(crate) const FOUND: &[Row] = &[
         "histories::what_clients_are_told_is_a_history_of_one_tree",
     ),
     ("AnsweredBeforeCommit", "nfs", "histories::what_clients_are_told_is_a_history_of_one_tree"),
+    (
+        "CheckpointIsLoss",
+        "members",
+        "torture::a_scrub_takes_nothing_for_lost_that_is_there_or_dead",
+    ),
+    ("DeadBlockIsLoss", "members", "torture::a_scrub_takes_nothing_for_lost_that_is_there_or_dead"),
 ];

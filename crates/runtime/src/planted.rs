@@ -317,6 +317,8 @@ bugs! {
     DuplicateDoneBeside: "A change that comes again while it is being done is done beside (DR1).",
     DuplicateWithoutChecksum: "Requests of one number and length are one, whatever they ask.",
     AnsweredBeforeCommit: "What a client of NFS is told to be durable is not yet.",
+    CheckpointIsLoss: "A page that is being taken home is lost where it is not there yet (LC1).",
+    DeadBlockIsLoss: "A scrub takes a block for lost that a crash has left and no map leads to.",
 }
 
 /// Whether `bug` is awake.

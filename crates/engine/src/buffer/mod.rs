@@ -31,7 +31,7 @@ use format::ids::{Lsn, Place, PoolId};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
 use runtime::planted::{self, Planted};
 use rustc_hash::FxHashMap;
-use storage::device::{AlignedBuffer, Purpose};
+use storage::device::{AlignedBuffer, DeviceError, Purpose};
 use storage::volume::{Healed, Volume};
 
 use crate::convert::index_wide;
@@ -397,8 +397,25 @@ impl Cache {
     }
 
     /// Writes the page at `place` again where it is bad on a member and good on another; `None`: no
-    /// copy is a page of that place.
+    /// copy is a page of that place, or all are to be what memory has.
     pub(crate) fn mend(&self, place: Place) -> Option<Healed> {
+        let mut healed = self.mend_once(place)?;
+        for _ in 1..LOAD_TRIES_MAX {
+            let is_found = !matches!(&healed, Ok(Healed { bytes: None, .. }));
+            if is_found || planted::is(Planted::CheckpointIsLoss) {
+                break;
+            }
+            // A checkpoint lists the LSN of a page before it takes that home: what is in memory is
+            // what both copies get, and what is no more there they have got.
+            if self.find(place).is_some() {
+                return None;
+            }
+            healed = self.mend_once(place)?;
+        }
+        healed.ok()
+    }
+
+    fn mend_once(&self, place: Place) -> Option<Result<Healed, DeviceError>> {
         let read = |copy| self.volume.read_copy(copy, Purpose::Home, place, PAGE_BYTES);
         let is_page = |bytes: AlignedBuffer| self.verified(place, bytes).is_ok();
         if !(0..).map_while(read).filter_map(Result::ok).any(is_page) {
@@ -409,7 +426,7 @@ impl Cache {
             let page = self.verified(place, AlignedBuffer::copy_of(bytes));
             page.is_ok_and(|page| listed.is_none() || self.is_current(&page, listed.as_ref()))
         };
-        self.volume.heal(Purpose::Home, place, PAGE_BYTES, &is_it).ok()
+        Some(self.volume.heal(Purpose::Home, place, PAGE_BYTES, &is_it))
     }
 
     /// Looks for the page at `place`, where it is not what went home last, on the member in `slot`,

@@ -31,6 +31,7 @@ use format::geometry::Geometry;
 use format::ids::{Epoch, Place};
 use format::members::{Layout, Member};
 use format::page::PAGE_BYTES;
+use runtime::planted::{self, Planted};
 use storage::device::{DeviceError, Purpose, Redundancy};
 use storage::volume::{Healed, Volume};
 
@@ -105,7 +106,8 @@ impl ScrubCounts {
         tracing::error!(what, "a scrub finds nothing that verifies, or cannot write it");
         self.lost.fetch_add(1, Ordering::Relaxed);
         let mut names = self.names.lock();
-        if names.len() < LOST_NAMED_MAX {
+        // Each page of a block has the name of its file.
+        if names.len() < LOST_NAMED_MAX && names.last() != Some(&what) {
             names.push(what);
         }
     }
@@ -369,18 +371,26 @@ impl Scrub {
                 }
             },
         };
+        let mut who = None;
         let healed = match segment {
             Some(segment) if segment.pin.kept == Redundancy::Copies => core.store.cache.mend(place),
-            Some(segment) => mend_data(core, place, segment)?,
+            Some(segment) => mend_data(core, place, segment, &mut who)?,
             None => None,
         };
-        self.counts.count(healed.as_ref(), || format!("what lies at {place}"));
+        self.counts
+            .count(healed.as_ref(), || who.unwrap_or_else(|| format!("what lies at {place}")));
         Ok(())
     }
 }
 
-/// Repairs the page at `place` of a data segment.
-fn mend_data(core: &Core, place: Place, segment: &Segment<'_>) -> FsResult<Option<Healed>> {
+/// Repairs the page at `place` of a data segment; `None`: nothing uses it. `who` becomes the path
+/// of what is lost with it.
+fn mend_data(
+    core: &Core,
+    place: Place,
+    segment: &Segment<'_>,
+    who: &mut Option<String>,
+) -> FsResult<Option<Healed>> {
     let volume = &core.store.volume;
     let heal = |place, length, is_it: &dyn Fn(&[u8]) -> bool| {
         let healed = volume.heal(Purpose::Cleaner, place, length, is_it);
@@ -394,7 +404,16 @@ fn mend_data(core: &Core, place: Place, segment: &Segment<'_>) -> FsResult<Optio
         }
         return Ok(None);
     };
-    heal(block.place, block.range.len(), &|bytes: &[u8]| block.is_it(bytes))
+    let healed = heal(block.place, block.range.len(), &|bytes: &[u8]| block.is_it(bytes))?;
+    if healed.as_ref().is_none_or(|healed| healed.bytes.is_some()) {
+        return Ok(healed);
+    }
+    // A crash leaves summaries of blocks that were never durable, and that no map leads to.
+    *who = core
+        .who_has(&block.entry, block.place)
+        .unwrap_or_else(|error| Some(format!("the block at {}: {error}", block.place)));
+    let is_lost = who.is_some() || planted::is(Planted::DeadBlockIsLoss);
+    Ok(healed.filter(|_| is_lost))
 }
 
 /// Whether `bytes`, from `place`, are a summary of this incarnation of its segment.

@@ -141,8 +141,7 @@ const SHAPES: &[Shape] = &[
     Shape::new("meta-mirror2+single+single", &[mirror(2).for_metadata(), SINGLE, SINGLE])
         .with(COMES),
     Shape::new("stripe-3", &[stripe(3)]),
-    Shape::new("meta-mirror2+stripe-2", &[mirror(2).for_metadata(), stripe(2)])
-        .with(COMES),
+    Shape::new("meta-mirror2+stripe-2", &[mirror(2).for_metadata(), stripe(2)]).with(COMES),
     Shape::new("meta-single+mirror2", &[SINGLE.for_metadata(), mirror(2)]).with(COMES),
     Shape::new("meta-mirror2+round-robin-2", &[mirror(2).for_metadata(), round_robin(2)])
         .with(COMES_IN_TURN),
