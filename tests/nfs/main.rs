@@ -13,6 +13,7 @@ mod rules;
 mod shared;
 mod torture;
 mod waiting;
+mod watch;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;

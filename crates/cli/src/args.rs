@@ -11,6 +11,7 @@ pub(crate) mod members;
 pub(crate) mod placement;
 pub(crate) mod quota;
 pub(crate) mod schedule;
+pub(crate) mod top;
 pub(crate) mod transfer;
 pub(crate) mod tree;
 
@@ -65,7 +66,9 @@ pub(crate) enum Command {
     /// Tell a test to all whom a server tells what happens to its pools
     Notify(schedule::NotifyArgs),
     /// Show what the clients of a server do now
-    Top(schedule::TopArgs),
+    Top(top::TopArgs),
+    /// Show requests of clients that took long, as they come
+    Trace(top::TraceArgs),
     /// Let a server read its configuration again
     Reload(ReloadArgs),
     /// Show the devices of a pool, fail and replace them
@@ -124,6 +127,7 @@ impl Command {
             Command::Schedule(args) => [Some(args.command.path()), None],
             Command::Notify(args) => [Some(args.pool()), None],
             Command::Top(args) => [Some(&*args.pool), None],
+            Command::Trace(args) => [Some(&*args.pool), None],
             Command::Reload(args) => [Some(&*args.pool), None],
             Command::Device(args) => [Some(args.command.pool()), None],
             Command::Group(args) => [Some(args.command.pool()), None],
@@ -723,7 +727,8 @@ mod tests {
             "schedule set pool.hf:a hourly=24,daily=7",
             "schedule set pool.hf:a none",
             "schedule list pool.hf --json",
-            "top pool.hf --every 1s --times 2",
+            "top pool.hf --every 1s --times 2 --depth 3",
+            "trace pool.hf --slower 50ms --json",
             "job list pool.hf --json",
             "job pause pool.hf 1",
             "job resume pool.hf 1",

@@ -19,6 +19,7 @@
 mod export;
 mod group;
 mod quota;
+pub(crate) mod watch;
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -40,6 +41,7 @@ pub use quota::{AccountFacts, Limits, OwnerKind, QuotaFacts, QuotaState};
 
 pub use export::{ClientFacts, ExportFacts, ExportSource, ExportSpec, OperationFacts, SquashName};
 pub use group::{GroupFacts, GrownFacts, NewGroup};
+pub use watch::{PathFacts, PathsFacts, SlowFacts, SlowList};
 
 /// What this program speaks. Raised by each change that an older one would take for something else.
 pub const VERSION: u32 = 1;
@@ -274,6 +276,29 @@ pub enum Request {
     ClientList {},
     /// How many operations there were, by kind, since the server began.
     OperationList {},
+    /// What clients asked, by directory, since this look asked last. One that is not known begins.
+    PathList {
+        /// The number of the look: whoever looks draws one.
+        look: u64,
+        /// How many names directories are told apart by, from the root of a mount or an export on:
+        /// 8 at most.
+        depth: u8,
+        /// How long requests are counted by directory if this look does not ask again, 600,000 at
+        /// most; 0: no longer.
+        lasts_ms: u64,
+    },
+    /// Requests that were slow, with numbers from `after` on.
+    SlowList {
+        /// The number of whoever wants to see them: one has one wish.
+        wish: u64,
+        /// The first number.
+        after: u64,
+        /// How long they took at least, in microseconds.
+        from_us: u64,
+        /// How long requests from there on are kept if this does not ask again, 600,000 at most;
+        /// 0: no longer than those of 250 ms are, which always are.
+        lasts_ms: u64,
+    },
     /// Take clones of a fileset by schedule from now on, also when the server is started again.
     ScheduleSet {
         /// The fileset.
@@ -375,8 +400,7 @@ impl Request {
         parse_as(version, value)
     }
 
-    /// Whether it changes anything, makes others wait, or tells what is at a path, which only who
-    /// may change things is to know.
+    /// Whether it changes anything, makes others wait, or tells what is at a path that it names.
     pub(crate) fn is_change(&self) -> bool {
         !matches!(
             self,
@@ -388,6 +412,8 @@ impl Request {
                 | Request::GroupList {}
                 | Request::ScrubStatus {}
                 | Request::OperationList {}
+                | Request::PathList { .. }
+                | Request::SlowList { .. }
                 | Request::ScheduleList {}
                 | Request::ScrubSchedule {}
                 | Request::QuotaReport { .. }
@@ -587,6 +613,10 @@ pub enum Answer {
     Clients(Vec<ClientFacts>),
     /// Operations, by kind.
     Operations(Vec<OperationFacts>),
+    /// What clients asked, by directory.
+    Paths(PathsFacts),
+    /// Requests that were slow.
+    Slow(SlowList),
     /// Schedules, by fileset.
     Schedules(Vec<Schedule>),
     /// How often the pool is scrubbed, and when next.
@@ -892,6 +922,8 @@ mod tests {
             Request::ExportRemove { name: "/a".to_owned() },
             Request::ClientList {},
             Request::OperationList {},
+            Request::PathList { look: 7, depth: 2, lasts_ms: 9000 },
+            Request::SlowList { wish: 7, after: 3, from_us: 50_000, lasts_ms: 0 },
             Request::ScheduleSet {
                 fileset: name(),
                 keep: Counts { hourly: 24, ..keep },
@@ -964,6 +996,8 @@ mod tests {
             Request::ExportList { after },
             Request::ClientList {},
             Request::OperationList {},
+            Request::PathList { look: 7, depth: 2, lasts_ms: 9000 },
+            Request::SlowList { wish: 7, after: 3, from_us: 50_000, lasts_ms: 0 },
             Request::ScheduleList {},
             Request::ScrubSchedule {},
         ];

@@ -12,6 +12,7 @@
 //! server's end calls [`Mounts::reap`] now and then.
 
 mod counted;
+mod watched;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,18 +20,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use engine::vnode::api::Ino;
-use front::counts::OperationCounts;
 use front::fuse::protocol::{NodeId, NodeNumbers};
 use front::fuse::{
     Attached, CpuLatency, EndCause, MountError, MountOptions, MountedSession, POLL_TIME_DEFAULT,
     POLL_TIME_MAX, StopSignals, THREADS_MAX, TransportChoice, Unmounted,
 };
 use front::shared::{Shares, Told};
+use front::watch::Watch;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -157,6 +159,10 @@ pub(crate) struct Mounts {
     pub(crate) uses: Arc<Uses>,
     list: Mutex<List>,
     counted: Mutex<Counted>,
+    /// Sees what they ask. Of a server all its pools have one.
+    watch: OnceLock<Arc<Watch>>,
+    /// Whether nobody but this tells who asks what: there is no server beside the mounts.
+    answers_alone: AtomicBool,
     /// When the log was last told of a refusal, by mounter.
     refused: Mutex<BTreeMap<u32, Instant>>,
 }
@@ -175,10 +181,18 @@ struct List {
 
 /// In the order in which they go: nobody asks any more when the claim does.
 struct Mounted {
+    /// No other mount of the process has the same.
+    number: u64,
     session: MountedSession,
     claim: Claim,
     /// Which mounter has handed it over.
     mounter: Option<u32>,
+}
+
+/// Returns a number that no mount of this process has had.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// A mount that is being handed over, until it is dropped.
@@ -227,6 +241,8 @@ impl Mounts {
             uses: Uses::new(path, pool),
             list: Mutex::default(),
             counted: Mutex::default(),
+            watch: OnceLock::new(),
+            answers_alone: AtomicBool::new(false),
             refused: Mutex::default(),
         })
     }
@@ -237,8 +253,8 @@ impl Mounts {
 
     /// Notes a mount that this process has made.
     pub(crate) fn add(&self, session: MountedSession, claim: Claim) {
-        self.count(&session);
-        self.lock().mounted.push(Mounted { session, claim, mounter: None });
+        self.count(&session, &claim);
+        self.lock().mounted.push(Mounted { number: next_number(), session, claim, mounter: None });
     }
 
     /// Returns each mount for `status`, in the order in which they came.
@@ -268,27 +284,6 @@ impl Mounts {
             Some((device.to_owned(), mounted.session.told()?))
         };
         list.mounted.iter().filter_map(told).collect()
-    }
-
-    fn count(&self, session: &MountedSession) {
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        counted.add(session.counts());
-    }
-
-    /// Returns what all mounts were asked since the server began, by operation: those too that have
-    /// ended.
-    pub(crate) fn operations(&self) -> Vec<OperationCounts> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner).get()
-    }
-
-    /// Returns the directory of each mount, and how many messages of it were answered.
-    pub(crate) fn asked(&self) -> Vec<(String, u64)> {
-        let asked = |mounted: &Mounted| {
-            let counts = mounted.session.counts().get();
-            let messages = counts.iter().map(|count| count.answered).sum();
-            (mounted.session.directory().display().to_string(), messages)
-        };
-        self.lock().mounted.iter().map(asked).collect()
     }
 
     /// Returns the pool that a node of the mount of number `index` is in, and its number there.
@@ -458,8 +453,9 @@ impl Mounts {
         let shares = shares_of(&options, &claim);
         let session = front::fuse::serve_attached(fs, claim.fileset(), attached, &options, shares)?;
         tracing::info!(directory = ?session.directory(), "mounted");
-        self.count(&session);
-        let mounted = Mounted { session, claim, mounter: maker.mounter() };
+        self.count(&session, &claim);
+        let (number, mounter) = (next_number(), maker.mounter());
+        let mounted = Mounted { number, session, claim, mounter };
         // Of this one: others come and go.
         let facts = mounted.facts(&self.path);
         self.lock().mounted.push(mounted);

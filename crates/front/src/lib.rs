@@ -10,3 +10,4 @@ pub mod nfs;
 pub mod peer;
 pub mod relay;
 pub mod shared;
+pub mod watch;

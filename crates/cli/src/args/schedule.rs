@@ -1,13 +1,11 @@
-//! What can be asked of schedules, and of what clients do now.
+//! What can be asked of schedules, and of who is told what happens.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
 use crate::server::schedule::Counts;
 use crate::server::scrubs::ScrubEvery;
-use crate::size::parse_time;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast schedule set pool.hf:home hourly=24,daily=7\n  \
@@ -110,20 +108,4 @@ impl NotifyArgs {
         let NotifyCommand::Test { pool } = &self.command;
         pool
     }
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast top pool.hf\n  holdfast top pool.hf --every 5s \
-                        --times 3 --json\n\n\
-                        Shows, of each client and each kind of operation, how many there were a \
-                        second since the\nlast look, and how long they took.")]
-pub(crate) struct TopArgs {
-    /// A served pool
-    pub(crate) pool: PathBuf,
-    /// How long to look
-    #[arg(long, default_value = "2s", value_parser = parse_time)]
-    pub(crate) every: Duration,
-    /// How often [default: until ^C]
-    #[arg(long)]
-    pub(crate) times: Option<u64>,
 }

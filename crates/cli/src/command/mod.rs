@@ -28,6 +28,7 @@ pub(crate) mod scrub;
 pub(crate) mod send;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod torture;
 pub(crate) mod tree;
 pub(crate) mod unmount;

@@ -107,7 +107,8 @@ pub(crate) fn serve(
     backend: &dyn Backend,
     ready: &mut dyn FnMut(&str, &Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<u8> {
-    let nothing = |_: &Path, pool: &Arc<dyn OpenPool>, _: &Arc<Mounts>| {
+    let nothing = |_: &Path, pool: &Arc<dyn OpenPool>, mounts: &Arc<Mounts>| {
+        mounts.answer_alone();
         Ok(Beside { asked: Arc::clone(pool), nfs: None, http: None, guard: Box::new(()) })
     };
     serve_beside(args, backend, &nothing, ready)

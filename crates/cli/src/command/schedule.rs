@@ -1,15 +1,11 @@
-//! `holdfast schedule` and `holdfast top`: clones by schedule, and what clients do now.
-
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::time::Instant;
+//! `holdfast schedule` and `holdfast notify`: clones and scrubs by schedule, and who is told.
 
 use serde_json::json;
 
 use super::controlled::{Controlled, Opener};
-use crate::args::schedule::{NotifyArgs, Often, ScheduleArgs, ScheduleCommand, TopArgs};
+use crate::args::schedule::{NotifyArgs, Often, ScheduleArgs, ScheduleCommand};
 use crate::backend::Backend;
-use crate::control::{Answer, ClientFacts, OperationFacts, Request, Schedule};
+use crate::control::{Answer, Request, Schedule};
 use crate::exit;
 use crate::named::Named;
 use crate::output::{Output, printable};
@@ -120,133 +116,4 @@ pub(crate) fn notify(
     // Each has said why above.
     let is_all_told = told.iter().all(|came| came.ok);
     Ok(if is_all_told { exit::DONE } else { exit::FAILED })
-}
-
-/// What was counted at one moment.
-struct Look {
-    at: Instant,
-    clients: Vec<ClientFacts>,
-    operations: Vec<OperationFacts>,
-}
-
-impl Look {
-    fn take(at: &Controlled) -> anyhow::Result<Look> {
-        let (clients, operations) =
-            (at.ask(&Request::ClientList {})?, at.ask(&Request::OperationList {})?);
-        let (Answer::Clients(clients), Answer::Operations(operations)) = (clients, operations)
-        else {
-            anyhow::bail!("{}: the server answered nonsense", at.pool.display())
-        };
-        Ok(Look { at: Instant::now(), clients, operations })
-    }
-}
-
-/// `holdfast top`.
-pub(crate) fn top(args: &TopArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
-    let at = Controlled::find(&args.pool, Opener::plain(backend), false)?;
-    let at = at.need_server("clients are of a server")?;
-    let mut last = Look::take(&at)?;
-    let mut done = 0;
-    while args.times.is_none_or(|times| done < times) {
-        std::thread::park_timeout(args.every);
-        let now = Look::take(&at)?;
-        let (text, facts) = difference(&last, &now);
-        output.fact(&text, &facts);
-        last = now;
-        done += 1;
-    }
-    Ok(exit::DONE)
-}
-
-/// Returns what happened between two looks.
-fn difference(last: &Look, now: &Look) -> (String, serde_json::Value) {
-    let ms = u64::try_from((now.at - last.at).as_millis()).unwrap_or(u64::MAX).max(1);
-    let rate = |count: u64| count.saturating_mul(1000) / ms;
-    let before: BTreeMap<&str, &ClientFacts> =
-        last.clients.iter().map(|it| (it.address.as_str(), it)).collect();
-    let (mut clients, mut operations) = (Vec::new(), Vec::new());
-    let mut text =
-        String::from("CLIENT                 requests/s   received/s       sent/s  waiting\n");
-    for client in &now.clients {
-        let old = before.get(client.address.as_str());
-        // One that has connected again counts from its beginning.
-        let grown = |of: fn(&ClientFacts) -> u64| {
-            let old = old.map_or(0, |old| of(old));
-            rate(of(client).checked_sub(old).unwrap_or_else(|| of(client)))
-        };
-        let (requests, received, sent) =
-            (grown(|it| it.requests), grown(|it| it.received_bytes), grown(|it| it.sent_bytes));
-        let (address, waiting) = (printable(&client.address), client.in_flight);
-        let _ =
-            writeln!(text, "{address:<22} {requests:>10} {received:>12} {sent:>12} {waiting:>8}");
-        clients.push(json!({
-            "front": client.front, "address": client.address, "requests_per_second": requests,
-            "received_bytes_per_second": received, "sent_bytes_per_second": sent,
-            "in_flight": waiting,
-        }));
-    }
-    let key = |it: &OperationFacts| (it.front.clone(), it.operation.clone());
-    let old: BTreeMap<_, &OperationFacts> =
-        last.operations.iter().map(|it| (key(it), it)).collect();
-    text += "OPERATION              answered/s   failed/s   average us\n";
-    for operation in &now.operations {
-        let old = old.get(&key(operation));
-        let grown = |of: fn(&OperationFacts) -> u64| {
-            of(operation).saturating_sub(old.map_or(0, |old| of(old)))
-        };
-        let answered = grown(|it| it.answered);
-        if answered == 0 {
-            continue;
-        }
-        let (failed, latency_us) =
-            (grown(|it| it.failed), grown(|it| it.latency_ns) / answered / 1000);
-        let name = printable(&format!("{} {}", operation.front, operation.operation));
-        let (a, f) = (rate(answered), rate(failed));
-        let _ = writeln!(text, "{name:<22} {a:>10} {f:>10} {latency_us:>12}");
-        operations.push(json!({
-            "front": operation.front, "operation": operation.operation,
-            "answered_per_second": a, "failed_per_second": f, "average_us": latency_us,
-        }));
-    }
-    (text, json!({ "milliseconds": ms, "clients": clients, "operations": operations }))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn what_happened_since_the_last_look_is_told_by_client_and_kind() {
-        let client = |address: &str, requests| ClientFacts {
-            front: "nfs".to_owned(),
-            address: address.to_owned(),
-            connections: 1,
-            requests,
-            received_bytes: requests * 100,
-            sent_bytes: 0,
-            in_flight: 2,
-        };
-        let operation = |name: &str, answered| OperationFacts {
-            front: "nfs".to_owned(),
-            operation: name.to_owned(),
-            answered,
-            failed: 0,
-            latency_ns: answered * 50_000,
-        };
-        let at = Instant::now();
-        let clients = vec![client("10.0.0.1", 1000), client("10.0.0.2", 500)];
-        let operations = vec![operation("READ", 1000), operation("NULL", 5)];
-        let last = Look { at, clients, operations };
-        let clients = vec![client("10.0.0.1", 3000), client("10.0.0.2", 40)];
-        let operations = vec![operation("READ", 1400), operation("NULL", 5)];
-        let now = Look { at: at + Duration::from_secs(2), clients, operations };
-        let (text, facts) = difference(&last, &now);
-        assert_eq!(facts["clients"][0]["requests_per_second"], 1000);
-        assert_eq!(facts["clients"][1]["requests_per_second"], 20, "it has connected again");
-        assert_eq!(facts["operations"][0]["answered_per_second"], 200);
-        assert_eq!(facts["operations"][0]["average_us"], 50);
-        assert!(text.contains("10.0.0.1") && text.contains("READ") && !text.contains("NULL"));
-    }
 }

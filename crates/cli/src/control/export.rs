@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use front::counts::OperationCounts;
 use front::nfs::{ExportRules, Network, Squash};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -166,6 +167,10 @@ pub struct ClientFacts {
     pub front: String,
     /// Its address; of a mount the directory.
     pub address: String,
+    /// Which time it is that it is connected or mounted: another number where its counts have
+    /// begun anew.
+    #[serde(default)]
+    pub since: u64,
     /// Connections.
     pub connections: u64,
     /// Requests that came on them.
@@ -191,6 +196,19 @@ pub struct OperationFacts {
     pub failed: u64,
     /// How long all of them took together.
     pub latency_ns: u64,
+}
+
+impl OperationFacts {
+    /// Returns what is told of a kind that was counted.
+    pub(crate) fn of(front: &str, count: &OperationCounts) -> OperationFacts {
+        OperationFacts {
+            front: front.to_owned(),
+            operation: count.name.to_owned(),
+            answered: count.answered,
+            failed: count.failed,
+            latency_ns: count.latency_ns,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@ use engine::vnode::api::{FileSystem, FilesetUuid};
 use format::fileset::{FilesetName, NamePart};
 use front::counts::OperationCounts;
 use front::nfs::{Server, Service};
+use front::watch::Watch;
 use serde_json::{Value, json};
 
 use self::config::Config;
@@ -63,7 +64,7 @@ use crate::backend::{BackendError, ExplainStep, ExplainTarget, OpenPool};
 use crate::bugs;
 use crate::control::{
     Answer, CLIENTS_MAX, ClientFacts, FilesetFacts, JobFacts, OperationFacts, Peer, Request,
-    ToldFacts,
+    ToldFacts, watch,
 };
 use crate::events::now_seconds;
 use crate::mounts::{Mounts, sum};
@@ -145,6 +146,7 @@ impl Nfs {
         let facts = |client: front::nfs::Client| ClientFacts {
             front: "nfs".to_owned(),
             address: client.address.to_string(),
+            since: client.since,
             connections: client.connections.try_into().unwrap_or(u64::MAX),
             requests: client.requests,
             received_bytes: client.received_bytes,
@@ -186,6 +188,8 @@ pub(crate) struct Hub {
     pub(crate) state: StateDirectory,
     /// What it has done.
     pub(crate) history: History,
+    /// Sees what all clients ask.
+    pub(crate) watch: Arc<Watch>,
     /// When it began: seconds since 1970.
     pub(crate) started_seconds: u64,
     /// What it was last configured by; `None`: the command line alone.
@@ -221,11 +225,15 @@ pub(crate) struct Hub {
 impl Hub {
     /// Returns a server of `pools` that exports nothing yet.
     pub(crate) fn new(pools: Vec<ServedPool>, nfs: Option<Nfs>, state: StateDirectory) -> Hub {
+        let watch = Arc::default();
+        pools.iter().for_each(|served| served.mounts.watched_by(&watch));
+        nfs.iter().for_each(|nfs| nfs.service.watched_by(&watch));
         Hub {
             pools,
             nfs,
             state,
             history: History::default(),
+            watch,
             started_seconds: now_seconds(),
             config: Mutex::default(),
             reloading: Mutex::default(),
@@ -276,6 +284,9 @@ impl Hub {
         peer: Peer,
     ) -> Result<Answer, BackendError> {
         let served = &self.pools[index];
+        if let Some(answer) = watch::answer(&self.watch, request) {
+            return answer.map_err(|cause| served.failed(cause));
+        }
         match request {
             Request::ExportList { after } => self.export_list(index, after),
             Request::ExportAdd { export } => self.export_add(index, export),
@@ -394,13 +405,7 @@ impl Hub {
     /// Returns the same for people and programs: kinds of which there was none by no mount are left
     /// out.
     pub(crate) fn operations(&self) -> Vec<OperationFacts> {
-        let facts = |(front, count): (&str, OperationCounts)| OperationFacts {
-            front: front.to_owned(),
-            operation: count.name.to_owned(),
-            answered: count.answered,
-            failed: count.failed,
-            latency_ns: count.latency_ns,
-        };
+        let facts = |(front, count): (&str, OperationCounts)| OperationFacts::of(front, &count);
         let is_told =
             |(front, count): &(&str, OperationCounts)| *front == "nfs" || count.answered > 0;
         self.counts().into_iter().filter(is_told).map(facts).collect()
@@ -409,17 +414,7 @@ impl Hub {
     /// Returns who asks: machines by NFS, and mounts.
     pub(crate) fn clients(&self) -> Vec<ClientFacts> {
         let mut clients = self.nfs.as_ref().map(Nfs::clients).unwrap_or_default();
-        for (address, requests) in self.pools.iter().flat_map(|served| served.mounts.asked()) {
-            clients.push(ClientFacts {
-                front: "fuse".to_owned(),
-                address,
-                connections: 1,
-                requests,
-                received_bytes: 0,
-                sent_bytes: 0,
-                in_flight: 0,
-            });
-        }
+        clients.extend(self.pools.iter().flat_map(|served| served.mounts.clients()));
         clients.truncate(CLIENTS_MAX);
         clients
     }

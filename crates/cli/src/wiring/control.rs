@@ -64,6 +64,8 @@ fn control(
         | Request::ExportRemove { .. }
         | Request::ClientList {}
         | Request::OperationList {}
+        | Request::PathList { .. }
+        | Request::SlowList { .. }
         | Request::ScheduleSet { .. }
         | Request::ScheduleList {}
         | Request::ScrubScheduleSet { .. }

@@ -398,6 +398,7 @@ fn what_mounts_ask_is_counted_beside_nfs() {
     };
     let top = told(&["--json", "top", &pool, "--every", "300ms", "--times", "1"]);
     assert!(top.contains("\"front\":\"fuse\",\"operation\":\"MKDIR\""), "{top}");
+    assert!(top.contains(&format!("\"path\":\"{mount}\",\"place\":")), "{top}");
     assert!(top.contains(&format!("\"address\":\"{mount}\"")), "{top}");
     maker.join().expect("it makes them");
     assert!(holdfast(&["unmount", &mount]).status.success());

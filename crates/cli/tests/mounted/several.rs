@@ -299,3 +299,67 @@ fn mount_all_mounts_what_is_configured() {
     mounted.holdfast(&["unmount", &mounted.text("other")]);
     mounted.finish();
 }
+
+/// Goal: a mount without a server tells who asks about which directories, and which requests were
+/// slow. Method: one directory is read and another written, for as long as somebody looks.
+#[test]
+fn a_mount_tells_what_is_asked_by_directory_and_what_was_slow() {
+    if !can_mount("a_mount_tells_what_is_asked_by_directory_and_what_was_slow") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let mount = mounted.text("mnt");
+    for directory in ["wide", "deep", "deep/below"] {
+        fs::create_dir(mounted.path(directory)).expect("there is room");
+    }
+    let json = |arguments: &[&str]| -> Vec<Value> {
+        let (is_done, text) = told(&mounted, arguments);
+        assert!(is_done, "{arguments:?}: {text}");
+        text.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect()
+    };
+    let is_over = AtomicBool::new(false);
+    let write_on = || {
+        let mut number = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            write(&mounted.path(&format!("deep/below/{number}")), b"bytes");
+            fs::write(mounted.path("wide/file"), b"bytes").expect("there is room");
+            number += 1;
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(write_on);
+        let top = json(&["--json", "top", &mount, "--every", "500ms", "--times", "2"]);
+        let deeper =
+            json(&["--json", "top", &mount, "--every", "500ms", "--times", "1", "--depth", "2"]);
+        let none =
+            json(&["--json", "top", &mount, "--every", "100ms", "--times", "1", "--depth", "0"]);
+        let slow = json(&[
+            "--json", "trace", &mount, "--slower", "0ms", "--every", "300ms", "--times", "2",
+        ]);
+        is_over.store(true, Ordering::Relaxed);
+        let paths = |looks: &[Value]| -> Vec<String> {
+            let list = looks.last().map(|look| look["paths"].clone());
+            let list = list.and_then(|list| list.as_array().cloned()).unwrap_or_default();
+            list.iter().map(|it| it["path"].as_str().unwrap_or("").to_owned()).collect()
+        };
+        for (looks, directory) in
+            [(&top, "deep"), (&top, "wide"), (&deeper, "deep/below"), (&deeper, "wide")]
+        {
+            let path = format!("{mount}/{directory}");
+            assert!(paths(looks).contains(&path), "{directory}: {looks:?}");
+        }
+        assert_eq!(top.len(), 2);
+        assert!(top[0]["clients"][0]["requests_per_second"].as_u64() > Some(0), "{top:?}");
+        assert_eq!(none[0]["paths"], Value::Null);
+        let path = format!("{mount}/wide/file");
+        let is_write = |it: &&Value| it["operation"] == "WRITE" && it["path"] == path.as_str();
+        let found = slow.iter().find(is_write).unwrap_or_else(|| panic!("{slow:?}"));
+        assert_eq!(
+            (&found["front"], &found["client"]),
+            (&Value::from("fuse"), &Value::from(mount.as_str()))
+        );
+        assert_eq!(found["user"], rustix::process::getuid().as_raw());
+    });
+    let (is_done, text) = told(&mounted, &["trace", &mount, "--slower", "1m", "--times", "1"]);
+    assert!(is_done && text.is_empty(), "{text}");
+}

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::Pool;
+use super::clones::CLONES_NAME;
 use crate::alloc::Urgency;
 use crate::error::{FsError, FsResult};
 use crate::vnode::api::{
-    Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileSystem, FilesetUuid,
-    Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability, StatFs,
-    XattrMode,
+    Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileKind, FileSystem,
+    FilesetUuid, Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability,
+    StatFs, XattrMode,
 };
 use crate::vnode::{Entered, Files};
 
@@ -93,6 +94,21 @@ impl FileSystem for Pool {
             }
             found => self.named(parent, name, found),
         }
+    }
+
+    fn parent_of(&self, ino: Ino) -> FsResult<(Ino, FileKind)> {
+        if ino.is_clones_directory() {
+            return Ok((Ino::root_of_slot(ino.slot()), FileKind::Directory));
+        }
+        // Who looks on does not use the pool.
+        self.core.enter(ino)?.parent_of(ino)
+    }
+
+    fn name_in(&self, directory: Ino, ino: Ino) -> FsResult<Vec<u8>> {
+        if ino.is_clones_directory() {
+            return Ok(CLONES_NAME.to_vec());
+        }
+        self.core.enter(directory)?.name_of(directory, ino)
     }
 
     fn forget(&self, ino: Ino, count: u64) {

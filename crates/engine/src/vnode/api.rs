@@ -14,6 +14,8 @@
 //! [`FileSystem::copy_range`], to write for [`FileSystem::write`], [`FileSystem::fallocate`] and
 //! the target of a copy, and either for [`FileSystem::fsync`]. As at an open, the kind of the file
 //! comes first (a directory is no file to read), then the permission, then what is asked.
+//!
+//! Long: it is one interface, and each operation says what it promises.
 
 use std::ops::Deref;
 
@@ -533,6 +535,32 @@ pub trait FileSystem: Send + Sync {
     /// `.` is found in a file of any kind and is the file itself: so a handle from before a restart
     /// gets its reference.
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr>;
+
+    /// Returns the directory that a name of a file is in or was, of a file with many names one of
+    /// them, and the file's kind; of a root itself. For who looks on: nothing else is to depend on
+    /// it, and where it is not known it is an error.
+    fn parent_of(&self, ino: Ino) -> FsResult<(Ino, FileKind)> {
+        let kind = self.getattr(&Caller::root(), ino)?.kind;
+        if kind != FileKind::Directory {
+            return Err(FsError::NotSupported);
+        }
+        let above = self.lookup(&Caller::root(), ino, b"..")?.ino;
+        self.forget(above, 1);
+        Ok((above, kind))
+    }
+
+    /// Returns the name of a file in a directory. It looks through all of that, and leaves no
+    /// trace.
+    fn name_in(&self, directory: Ino, ino: Ino) -> FsResult<Vec<u8>> {
+        let caller = Caller { keeps_atime: true, ..Caller::root() };
+        let mut found = None;
+        self.readdir(&caller, directory, 0, &mut |entry| {
+            let is_it = entry.ino == ino && entry.name != b"." && entry.name != b"..";
+            found = is_it.then(|| entry.name.clone());
+            found.is_none()
+        })?;
+        found.ok_or(FsError::NotFound)
+    }
 
     /// Gives back `count` references.
     fn forget(&self, ino: Ino, count: u64);

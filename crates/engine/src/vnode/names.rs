@@ -21,7 +21,9 @@ use super::api::{
 use super::file::make_blocked;
 use super::placement;
 use super::xattr::Lazy;
-use super::{Core, Files, Fileset, Vnode, VnodeState, anode_kind_of, attr_of, seen, tell, to_disk};
+use super::{
+    Core, Files, Fileset, Vnode, VnodeState, anode_kind_of, attr_of, kind_of, seen, tell, to_disk,
+};
 use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
 use crate::dir::{self, Found, Spot, Target};
@@ -211,6 +213,19 @@ impl Files<'_> {
             path.extend_from_slice(name);
         }
         Err(FsError::Io { cause: format!("{}: {cause}", format::text::shown(&path)) })
+    }
+
+    /// Returns the directory that a file remembers as that of a name of it, and the file's kind.
+    pub(crate) fn parent_of(&self, ino: Ino) -> FsResult<(Ino, FileKind)> {
+        let vnode = self.vnode(ino)?;
+        let state = vnode.state.read();
+        let anode = state.anode()?;
+        Ok((self.ino(anode.parent), kind_of(anode.kind)))
+    }
+
+    /// Returns the name of a file in a directory.
+    pub(crate) fn name_of(&self, directory: Ino, ino: Ino) -> FsResult<Vec<u8>> {
+        self.name_in(self.number(directory)?, self.number(ino)?)
     }
 
     fn name_in(&self, parent: AnodeNo, child: AnodeNo) -> FsResult<Vec<u8>> {

@@ -458,7 +458,19 @@ impl Connection {
     /// not answered.
     pub(super) fn counts(&self) -> ([u64; 3], usize) {
         let in_flight = self.state.lock().in_flight;
-        (self.counts.each_ref().map(|count| count.load(Ordering::Relaxed)), in_flight)
+        (self.totals(), in_flight)
+    }
+
+    /// Returns the first three of those. Takes no lock.
+    pub(super) fn totals(&self) -> [u64; 3] {
+        self.counts.each_ref().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    #[cfg(test)]
+    pub(super) fn count_for_test(&self, counts: [u64; 3]) {
+        for (own, count) in self.counts.iter().zip(counts) {
+            own.store(count, Ordering::Relaxed);
+        }
     }
 
     /// Returns how many bytes of answers were given to be sent, since it began.

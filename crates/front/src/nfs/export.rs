@@ -16,6 +16,7 @@ use engine::vnode::api::{
 use super::handle::{ExportId, HandleKey};
 use super::rpc::Credentials;
 use super::turns::Turns;
+use crate::watch::Place;
 
 /// User and group that stand for nobody (`nobody`, `nogroup` on Linux).
 const NOBODY: u32 = 65_534;
@@ -242,6 +243,8 @@ pub struct Export {
     key: Option<HandleKey>,
     /// Those of its pool.
     turns: Arc<Turns>,
+    /// Where what is asked is seen.
+    place: Arc<Place>,
     /// What is dropped when nobody uses the export any more: no request is under way then.
     _kept: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -272,7 +275,9 @@ impl Export {
         }
         let hash = HandleKey([0; 16]).hash(&named);
         let id = ExportId(u32::try_from(hash >> 32).expect("32 bits"));
-        Ok(Export { rules, fs, fileset, root, id, key: None, turns: Arc::default(), _kept: None })
+        let place = Arc::new(Place::new("nfs", rules.name.clone(), &fs, root.ino));
+        let turns = Arc::default();
+        Ok(Export { rules, fs, fileset, root, id, key: None, turns, place, _kept: None })
     }
 
     /// Returns the export, whose handles are sealed by a key of its own: that of its pool, so that
@@ -291,6 +296,10 @@ impl Export {
         };
         let found = others.iter().find(is_beside).map(|other| Arc::clone(&other.turns));
         Export { turns: found.unwrap_or_default(), ..self }
+    }
+
+    pub(super) fn place(&self) -> &Arc<Place> {
+        &self.place
     }
 
     pub(super) fn turns(&self) -> &Arc<Turns> {

@@ -15,7 +15,7 @@
 //! One of the threads may be kept as the leader of group commit of each pool, and a part of them
 //! may wait for its devices (TU1); the others go on.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -102,11 +102,15 @@ impl From<rustix::io::Errno> for ServerError {
     }
 }
 
-/// A machine that is connected, and what came of its connections since they began.
+/// A machine that is connected, and what came of its connections since the first of them began:
+/// what those counted that have ended is in the sums.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
     /// Its address.
     pub address: IpAddr,
+    /// Which time it is that it is connected: another number, greater, after a time without a
+    /// connection, when all is counted from zero again.
+    pub since: u64,
     /// Connections.
     pub connections: usize,
     /// Requests that came.
@@ -117,19 +121,6 @@ pub struct Client {
     pub sent_bytes: u64,
     /// Requests that are not answered yet.
     pub in_flight: usize,
-}
-
-impl Client {
-    fn new(address: IpAddr) -> Client {
-        Client {
-            address,
-            connections: 0,
-            requests: 0,
-            received_bytes: 0,
-            sent_bytes: 0,
-            in_flight: 0,
-        }
-    }
 }
 
 struct Shared {
@@ -256,18 +247,7 @@ impl Server {
     /// Returns who is connected, by address.
     #[must_use]
     pub fn clients(&self) -> Vec<Client> {
-        let mut clients: BTreeMap<IpAddr, Client> = BTreeMap::new();
-        for connection in self.shared.connections.lock().values() {
-            let ([requests, received_bytes, sent_bytes], in_flight) = connection.counts();
-            let address = connection.peer.ip();
-            let client = clients.entry(address).or_insert_with(|| Client::new(address));
-            client.connections += 1;
-            client.requests += requests;
-            client.received_bytes += received_bytes;
-            client.sent_bytes += sent_bytes;
-            client.in_flight += in_flight;
-        }
-        clients.into_values().collect()
+        self.shared.connections.lock().clients()
     }
 
     /// Returns how many bytes of requests and answers are held.

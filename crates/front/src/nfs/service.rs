@@ -8,7 +8,7 @@
 //! [`Service::serve`] may be called from any number of threads; order is the file system's affair.
 //! Changes that wait for group commit hold no thread, but for the one that leads it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +19,7 @@ use engine::vnode::api::{Around, Attr, Caller, Checks, FileSystem, FsError, FsRe
 use parking_lot::{Mutex, RwLock};
 use runtime::planted::{self, Planted};
 
-use super::counts::{Counts, Running};
+use super::counts::{About, Counts, Running};
 use super::duplicate::{Arrival, Duplicates, InProgress, RequestKey};
 use super::export::Export;
 use super::handle::{ExportId, HANDLE_BYTES, HandleKey};
@@ -32,6 +32,7 @@ use super::turns::{Turn, Turns};
 use super::xdr::{Garbage, Reader, Writer};
 use super::{attributes, data, listing, names, portmap};
 use crate::counts::OperationCounts;
+use crate::watch::{Asker, Watch};
 
 /// Most exports of a server.
 const EXPORTS_MAX: usize = 1024;
@@ -240,6 +241,11 @@ impl Service {
         self.counts.get()
     }
 
+    /// From now on `watch` sees what is asked.
+    pub fn watched_by(&self, watch: &Arc<Watch>) {
+        self.counts.watched_by(watch);
+    }
+
     /// Returns the handle by which clients name a file of an export.
     pub(super) fn seal(&self, export: &Export, handle: Handle) -> [u8; HANDLE_BYTES] {
         export.key().unwrap_or(&self.key).seal(export.id(), handle)
@@ -315,7 +321,8 @@ impl Service {
         }
         match (call.program, call.version) {
             (protocol::PROGRAM, protocol::VERSION) => {
-                let asked = Asked { peer, record, used: RefCell::new(used) };
+                let (used, about) = (RefCell::new(used), Cell::new(None));
+                let asked = Asked { peer, record, used, about };
                 self.serve_files(&call, args, asked, sink).or_else(refuse)
             }
             (protocol::PROGRAM, _) => {
@@ -360,8 +367,9 @@ impl Service {
         sink: &Arc<dyn ReplySink>,
     ) -> Result<Option<Commit>, Unserved> {
         let absent = protocol::absent_words(call.procedure).ok_or(Unserved::Procedure)?;
+        let asker = asker_of(&asked, &call.credentials);
         if call.procedure == protocol::procedure::NULL {
-            let running = Running::new(&self.counts, call.procedure);
+            let running = Running::new(&self.counts, call.procedure, asker);
             let answerer = Answerer { running, to: Whom::Other(Arc::clone(sink)) };
             answerer.answer(rpc::end_answer(rpc::begin_answer(call.xid, 64)), false);
             return Ok(None);
@@ -369,7 +377,7 @@ impl Service {
         if call.credentials == Credentials::Other {
             return Err(Unserved::Credentials);
         }
-        let running = Running::new(&self.counts, call.procedure);
+        let running = Running::new(&self.counts, call.procedure, asker);
         let to = if protocol::is_change(call.procedure) {
             let number = (call.xid, call.program, call.procedure);
             match self.duplicates.arrive(RequestKey::new(asked.peer, number, asked.record), sink) {
@@ -383,14 +391,16 @@ impl Service {
         } else {
             Whom::Other(Arc::clone(sink))
         };
-        let answerer = Answerer { running, to };
+        let mut answerer = Answerer { running, to };
         let work = Work { service: self, asked, credentials: &call.credentials };
         let mut out = rpc::begin_answer(call.xid, 512);
         let results = out.len();
         let is_async_procedure = call.procedure != protocol::procedure::WRITE
             && call.procedure != protocol::procedure::COMMIT;
         let failed = Failure { xid: call.xid, procedure: call.procedure, absent };
-        match work.dispatch(call.procedure, args, &mut out) {
+        let done = work.dispatch(call.procedure, args, &mut out);
+        answerer.running.about = work.asked.about.take();
+        match done {
             Ok(Done::Now) => answerer.answer(rpc::end_answer(out), false),
             Ok(Done::Durable(_)) if planted::is(Planted::AnsweredBeforeCommit) => {
                 answerer.answer(rpc::end_answer(out), false);
@@ -449,6 +459,17 @@ struct Asked<'s> {
     peer: SocketAddr,
     record: &'s [u8],
     used: RefCell<&'s mut Used>,
+    /// Which file it is about, once that is known.
+    about: Cell<Option<About>>,
+}
+
+/// Returns who asks.
+fn asker_of(asked: &Asked<'_>, credentials: &Credentials) -> Asker {
+    let uid = match credentials {
+        Credentials::Sys { uid, .. } => Some(*uid),
+        Credentials::None | Credentials::Other => None,
+    };
+    Asker { address: Some(asked.peer), uid, thread: None }
 }
 
 /// The file systems that requests were about which one thread has served.
@@ -739,6 +760,7 @@ impl Work<'_> {
         // TU1.
         self.asked.used.borrow_mut().begin(&export)?;
         let caller = export.caller(self.credentials).ok_or(Status::ACCES)?;
+        self.asked.about.set(Some((Arc::clone(export.place()), handle.ino)));
         let held = hold(&export, &caller, handle)?;
         let fsid = fsid_of(export.fileset());
         Ok(Target { export, caller, held, fsid })

@@ -320,6 +320,17 @@ impl FileSystem for Relay {
         here.attr(here.fs.lookup(caller, here.numbers.below(parent)?, name))
     }
 
+    fn parent_of(&self, ino: Ino) -> FsResult<(Ino, FileKind)> {
+        let here = self.here()?;
+        let (parent, kind) = here.fs.parent_of(here.numbers.below(ino)?)?;
+        Ok((here.numbers.shown(parent), kind))
+    }
+
+    fn name_in(&self, directory: Ino, ino: Ino) -> FsResult<Vec<u8>> {
+        let here = self.here()?;
+        here.fs.name_in(here.numbers.below(directory)?, here.numbers.below(ino)?)
+    }
+
     /// RY4.
     fn forget(&self, ino: Ino, count: u64) {
         loop {

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use engine::vnode::api::{
-    Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileSystem, FilesetUuid,
-    FsResult, Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability,
-    StatFs, XattrMode,
+    Access, Around, Attr, Caller, Completion, Data, DirEntry, Fallocate, FileKind, FileSystem,
+    FilesetUuid, FsResult, Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr,
+    Stability, StatFs, XattrMode,
 };
 use parking_lot::{Mutex, MutexGuard};
 
@@ -131,6 +131,14 @@ impl FileSystem for Teller {
 
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         self.fs.lookup(caller, parent, name).map(|attr| self.taken(attr))
+    }
+
+    fn parent_of(&self, ino: Ino) -> FsResult<(Ino, FileKind)> {
+        self.fs.parent_of(ino)
+    }
+
+    fn name_in(&self, directory: Ino, ino: Ino) -> FsResult<Vec<u8>> {
+        self.fs.name_in(directory, ino)
     }
 
     fn forget(&self, ino: Ino, count: u64) {

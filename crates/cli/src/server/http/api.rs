@@ -8,6 +8,7 @@ use axum::extract::{Extension, Path, State};
 use axum::http::{Request, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
+use front::watch::SLOW_FROM;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -15,6 +16,7 @@ use super::guard::Refused;
 use super::{Asker, metrics, openapi, page, refusal};
 use crate::backend::{BackendError, DEGRADED};
 use crate::bugs;
+use crate::control::watch::slow_list;
 use crate::control::{Answer, Peer, Request as Control, audited};
 use crate::events;
 use crate::server::Hub;
@@ -67,6 +69,7 @@ pub(super) fn router(hub: &Arc<Hub>) -> Router {
         .route("/api/v1/pools/{pool}/control", post(control))
         .route("/api/v1/clients", get(clients))
         .route("/api/v1/operations", get(operations))
+        .route("/api/v1/slow", get(slow))
         .route("/api/v1/history", get(history))
         .route("/api/v1/events", get(recent_events))
         .fallback(nothing)
@@ -254,6 +257,11 @@ async fn scrub_schedule(State(hub): Shared, Path(id): Path<String>) -> Done {
     let index = index_of(&hub, &id)?;
     let told = waiting(move || hub.scrub_schedule(index, events::now_seconds()));
     Ok(json_response(&told.await?))
+}
+
+async fn slow(State(hub): Shared) -> Done {
+    let list = waiting(move || slow_list(&hub.watch, 0, SLOW_FROM));
+    Ok(json_response(&list.await?))
 }
 
 async fn history(State(hub): Shared) -> Response<Body> {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::control::{
     Answer, ClientFacts, ExportFacts, FilesetFacts, JobFacts, OperationFacts, Request,
-    ScrubSchedule,
+    ScrubSchedule, SlowList,
 };
 use crate::events::Kept;
 use crate::server::history::Sample;
@@ -69,6 +69,8 @@ routes! {
     "get" "/api/v1/clients" "Who is connected" => Told::Json(of::<Vec<ClientFacts>>);
     "get" "/api/v1/operations" "Operations by kind, since the start" =>
         Told::Json(of::<Vec<OperationFacts>>);
+    "get" "/api/v1/slow" "The last requests that took 250 ms or longer" =>
+        Told::Json(of::<SlowList>);
     "get" "/api/v1/history" "The last hour" => Told::Json(of::<Vec<Sample>>);
     "get" "/api/v1/events" "The last warnings and errors" => Told::Json(of::<Vec<Kept>>);
 }

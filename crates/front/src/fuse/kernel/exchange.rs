@@ -33,6 +33,7 @@ use super::decode::{self, Dialect, Envelope, Message};
 use super::encode::{DirentBuffer, Encoder, KeepTimes, attributes_notice, done_reply, error_reply};
 use super::fuse_kernel::{OutHeader, opcode};
 use super::inbox::Incoming;
+use crate::fuse::counts::About;
 use crate::fuse::protocol::{ReadRequest, Reply, Request};
 use crate::fuse::{FuseCounts, Server};
 
@@ -173,7 +174,7 @@ impl Exchange {
         };
         if !is_sync.get() {
             let is_failed = matches!(reply, Reply::Error(_));
-            server.counts().add(envelope.opcode, begun.elapsed(), is_failed);
+            server.counts().add(&about(&envelope), begun.elapsed(), is_failed);
         }
         if let Some((head, data)) = encoder.encode(envelope.unique, &reply) {
             let whole = [data];
@@ -240,7 +241,7 @@ impl Exchange {
             left.retain(is_left);
         }
         for index in left {
-            self.server.counts().add(opcode::READ, begun.elapsed(), true);
+            self.server.counts().add(&of_read(&reads[index]), begun.elapsed(), true);
             refuse(&*self.replies, uniques[index], Errno::IO);
         }
         // Their memory serves again.
@@ -261,7 +262,7 @@ impl Exchange {
         let asked = || {
             server.read(reads, &mut |index, read| {
                 left.retain(|other| *other != index);
-                server.counts().add(opcode::READ, begun.elapsed(), read.is_err());
+                server.counts().add(&of_read(&reads[index]), begun.elapsed(), read.is_err());
                 match read {
                     Ok(data) => {
                         let length = data.iter().map(|piece| piece.len()).sum();
@@ -296,6 +297,16 @@ impl std::fmt::Debug for Exchange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Exchange").field("server", &self.server).finish_non_exhaustive()
     }
+}
+
+/// Returns what is counted of a message.
+fn about(envelope: &Envelope) -> About {
+    About { opcode: envelope.opcode, node: envelope.node, sender: Some(envelope.sender) }
+}
+
+/// Returns the same of a read, which is perhaps answered with others.
+fn of_read(read: &ReadRequest) -> About {
+    About { opcode: opcode::READ, node: read.node, sender: None }
 }
 
 /// Returns the number of the request that a reply belongs to.
@@ -334,13 +345,13 @@ struct SyncReply {
 /// What is counted when a sync is over.
 struct Counted {
     counts: Arc<FuseCounts>,
-    opcode: u32,
+    about: About,
     begun: Instant,
 }
 
 impl Counted {
     fn end(&self, is_failed: bool) {
-        self.counts.add(self.opcode, self.begun.elapsed(), is_failed);
+        self.counts.add(&self.about, self.begun.elapsed(), is_failed);
     }
 }
 
@@ -387,8 +398,8 @@ fn ask<'s>(
         Message::Read(read) => return Asked::Gathers(read),
         Message::Sync { node, data_only } => {
             let (replies, unique) = (Arc::clone(replies), envelope.unique);
-            let (counts, opcode) = (Arc::clone(server.counts()), envelope.opcode);
-            let counted = Counted { counts, opcode, begun };
+            let (counts, about) = (Arc::clone(server.counts()), about(envelope));
+            let counted = Counted { counts, about, begun };
             let reply = SyncReply { replies, unique, is_sent: false, counted };
             server.sync(node, data_only, |done| reply.send(done));
             return Asked::Later;
