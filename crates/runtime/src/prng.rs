@@ -29,6 +29,13 @@ impl Prng {
         u64::try_from(wide >> 64).expect("the upper half of 128 bits")
     }
 
+    /// Returns a number below 2 to a power that is drawn first, below `powers`: small ones are as
+    /// frequent as large ones. `powers` is at most 64.
+    pub fn below_power(&mut self, powers: u64) -> u64 {
+        let power = self.below(powers);
+        self.below(1 << power)
+    }
+
     /// Returns `true` once in `count` times on average.
     pub fn one_in(&mut self, count: u64) -> bool {
         self.below(count) == 0

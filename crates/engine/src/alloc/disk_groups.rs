@@ -446,9 +446,8 @@ impl Allocator {
                 if segment.kind == SegmentKind::Metadata {
                     let front = front_of(geometry);
                     // It lies where pages can be, of one segment after the other.
-                    let before = at.saturating_mul(geometry.metadata_fragments(number));
-                    let front = front.saturating_sub(before);
-                    let front = front.min(geometry.metadata_fragments(number));
+                    let room = geometry.metadata_fragments(number);
+                    let front = front.saturating_sub(at.saturating_mul(room)).min(room);
                     let pages = segment.held.saturating_sub(front);
                     left.bytes += u64::from(pages) << geometry.fragment_shift;
                     left.freed_bytes += u64::from(segment.pending) << geometry.fragment_shift;

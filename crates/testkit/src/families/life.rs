@@ -122,11 +122,6 @@ impl Lives {
             Prng::from_seed(self.report.trace_hash.rotate_left(1) ^ word).next_u64();
     }
 
-    fn some(&mut self, power_max: u64) -> u64 {
-        let power = self.random.below(power_max);
-        self.random.below(1 << power)
-    }
-
     fn device(&mut self, image: &Image) -> (Arc<SimDevice>, PowerSupply) {
         let power = PowerSupply::new();
         let options = SimOptions {
@@ -161,7 +156,7 @@ impl Lives {
             return Ok(image);
         }
         let (device, power) = self.device(&image);
-        let nth = self.some(RECOVERY_POWER_MAX);
+        let nth = self.random.below_power(RECOVERY_POWER_MAX);
         device.arm(FaultPlan::none().with(DeviceFault::CutPower { nth }));
         let opened = self.open(&device, ROOT);
         if !power.is_cut() {
@@ -223,7 +218,7 @@ impl Lives {
             seats.push(seat);
         }
         if !self.random.one_in(3) {
-            let nth = self.some(CUT_WRITE_POWER_MAX);
+            let nth = self.random.below_power(CUT_WRITE_POWER_MAX);
             device.arm(FaultPlan::none().with(DeviceFault::CutPower { nth }));
         }
         let (in_flight, read) = (Vec::new(), 0);
@@ -299,7 +294,7 @@ impl Lives {
     }
 
     fn step(&mut self, life: &mut Life<'_>) -> Result<(), String> {
-        let pause_ns = self.some(PAUSE_POWER_MAX);
+        let pause_ns = self.random.below_power(PAUSE_POWER_MAX);
         self.clock.advance_ns(pause_ns);
         let pool = life.pool;
         match self.random.below(100) {

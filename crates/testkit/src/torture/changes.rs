@@ -256,8 +256,7 @@ impl Members {
         }
         let mut changes = VecDeque::new();
         for _ in 0..random.below(CHANGES_MAX + 1) {
-            let power = random.below(CHANGE_NS_POWER_MAX);
-            let after_ns = random.below(1 << power);
+            let after_ns = random.below_power(CHANGE_NS_POWER_MAX);
             let shape = comes[usize_of(random.below(u64_of(comes.len())))];
             let stays = self.weak.first().map(|weak| weak.group);
             let change = if random.one_in(3) {
@@ -276,8 +275,7 @@ impl Members {
             changes.push_back((after_ns, change));
         }
         for _ in 0..random.below(PLACEMENTS_MAX + 1) {
-            let power = random.below(CHANGE_NS_POWER_MAX);
-            let after_ns = random.below(1 << power);
+            let after_ns = random.below_power(CHANGE_NS_POWER_MAX);
             let number = u8::try_from(random.below(4)).expect("below 4");
             let some = [
                 Placement::Any,
@@ -323,8 +321,7 @@ impl Members {
         let (also, mut changes) = (self.kind.also(), VecDeque::new());
         let Some(weak) = self.weak.first() else { return Changes::default() };
         for _ in 0..=random.below(MORE_MAX) {
-            let power = random.below(MORE_NS_POWER_MAX);
-            let after_ns = random.below(1 << power);
+            let after_ns = random.below_power(MORE_NS_POWER_MAX);
             let id = id_of(random);
             let change = if also.lengthens {
                 let (device, notes_at) = (Arc::clone(device), self.notes_at());

@@ -144,8 +144,8 @@ impl Client {
         let mut session = Session::new(fs, Times::Ignored);
         for _ in 0..self.steps {
             if self.random.one_in(THINK_ONE_IN) {
-                let power = self.random.below(THINK_NS_POWER_MAX);
-                sim::sleep_until(shared.scheduler.now_ns() + self.random.below(1 << power));
+                let think_ns = self.random.below_power(THINK_NS_POWER_MAX);
+                sim::sleep_until(shared.scheduler.now_ns() + think_ns);
             }
             if shared.power.is_cut() {
                 return;

@@ -161,8 +161,8 @@ pub(super) struct Cloner<'a> {
 impl Cloner<'_> {
     pub(super) fn live(&mut self, shared: &Shared<'_>) {
         while !shared.are_clients_done() && !shared.power.is_cut() {
-            let power = self.random.below(PAUSE_NS_POWER_MAX);
-            sim::sleep_until(shared.scheduler.now_ns() + self.random.below(1 << power));
+            let pause_ns = self.random.below_power(PAUSE_NS_POWER_MAX);
+            sim::sleep_until(shared.scheduler.now_ns() + pause_ns);
             if shared.power.is_cut() {
                 return;
             }

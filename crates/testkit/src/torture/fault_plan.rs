@@ -65,15 +65,15 @@ impl LifeFault {
         let persists = random.one_in(2);
         let fail = |kind, nth| LifeFault::Requests(DeviceFault::Fail { kind, nth, persists });
         match random.below(12) {
-            0 => fail(RequestKind::Read, some(random, READ_POWER_MAX)),
-            1 => fail(RequestKind::Write, some(random, WRITE_POWER_MAX)),
-            2 => fail(RequestKind::Flush, some(random, FLUSH_POWER_MAX)),
+            0 => fail(RequestKind::Read, random.below_power(READ_POWER_MAX)),
+            1 => fail(RequestKind::Write, random.below_power(WRITE_POWER_MAX)),
+            2 => fail(RequestKind::Flush, random.below_power(FLUSH_POWER_MAX)),
             3 => {
-                let nth = some(random, WRITE_POWER_MAX);
+                let nth = random.below_power(WRITE_POWER_MAX);
                 LifeFault::Requests(DeviceFault::NoRoom { nth, persists })
             }
             4 => {
-                let allocated_bytes = image.allocated_bytes() + some(random, ROOM_POWER_MAX);
+                let allocated_bytes = image.allocated_bytes() + random.below_power(ROOM_POWER_MAX);
                 LifeFault::Requests(DeviceFault::Full { allocated_bytes })
             }
             5 | 6 if image.size_bytes() <= FULL_BYTES_MAX => LifeFault::FullPool,
@@ -114,17 +114,12 @@ impl LifeFault {
     }
 }
 
-fn some(random: &mut Prng, power_max: u64) -> u64 {
-    let power = random.below(power_max);
-    random.below(1 << power)
-}
-
 fn lies(random: &mut Prng, image: &Image, log: std::ops::Range<u64>) -> Vec<DeviceFault> {
     let purpose = Some(Purpose::Data);
     match random.below(4) {
-        0 => vec![DeviceFault::LoseWrite { purpose, nth: some(random, LIE_POWER_MAX) }],
+        0 => vec![DeviceFault::LoseWrite { purpose, nth: random.below_power(LIE_POWER_MAX) }],
         1 => {
-            let nth = some(random, LIE_POWER_MAX);
+            let nth = random.below_power(LIE_POWER_MAX);
             let aims = (0..AIMS_MAX).map(|_| random.below(image.size_bytes() / 4096) * 4096);
             let is_clear = |at: &u64| *at >= log.end || at + WRITE_BYTES_MAX <= log.start;
             let hit = aims.into_iter().find(is_clear);
@@ -139,7 +134,7 @@ fn lies(random: &mut Prng, image: &Image, log: std::ops::Range<u64>) -> Vec<Devi
                     pages.push(offset);
                 }
             });
-            let nth = some(random, READ_POWER_MAX);
+            let nth = random.below_power(READ_POWER_MAX);
             let rot = |_| {
                 let page = pages[usize_of(random.below(crate::number::u64_of(pages.len())))];
                 let (offset, mask) = (page + random.below(4096), 1 << random.below(8));

@@ -147,11 +147,6 @@ impl<'a> Lives<'a> {
             Prng::from_seed(self.report.trace_hash.rotate_left(1) ^ word).next_u64();
     }
 
-    fn some_ns(&mut self, power_max: u64) -> u64 {
-        let power = self.random.below(power_max);
-        self.random.below(1 << power)
-    }
-
     fn device(&mut self, image: Image, faults: FaultPlan) -> (Arc<SimDevice>, PowerSupply) {
         let power = PowerSupply::new();
         let options = SimOptions {
@@ -211,15 +206,11 @@ impl<'a> Lives<'a> {
     /// What goes wrong while a pool is opened after a cut.
     fn recovery_faults(&mut self) -> FaultPlan {
         let fault = match self.random.below(8) {
-            0..4 => {
-                let power = self.random.below(CUT_WRITE_POWER_MAX);
-                DeviceFault::CutPower { nth: self.random.below(1 << power) }
-            }
+            0..4 => DeviceFault::CutPower { nth: self.random.below_power(CUT_WRITE_POWER_MAX) },
             4 if !self.ground.has_members(self.report.seed) => {
                 let kinds = [RequestKind::Read, RequestKind::Write, RequestKind::Flush];
                 let kind = kinds[usize_of(self.random.below(3))];
-                let power = self.random.below(RECOVERY_POWER_MAX);
-                let nth = self.random.below(1 << power);
+                let nth = self.random.below_power(RECOVERY_POWER_MAX);
                 DeviceFault::Fail { kind, nth, persists: self.random.one_in(2) }
             }
             _ => return FaultPlan::none(),
@@ -271,7 +262,7 @@ impl<'a> Lives<'a> {
         let may_clone = matches!(planned, LifeFault::None | LifeFault::FullPool);
         let clones = opened.clones.filter(|_| self.options.has_clones);
         if *planned == LifeFault::FullPool {
-            let slack_bytes = self.some_ns(SLACK_POWER_MAX);
+            let slack_bytes = self.random.below_power(SLACK_POWER_MAX);
             fill(&*opened.fs, device.image().size_bytes(), slack_bytes)?;
         }
         let history = History::after(&*opened.fs)
@@ -324,7 +315,7 @@ impl<'a> Lives<'a> {
         let (early, late) = (self.random.below(steps + 1), self.random.below(steps + 1));
         let is_late = has_planned_cut || planned.is_of_device();
         let operations = if is_late { early.max(late) } else { early };
-        let pause_ns = self.some_ns(CUT_NS_POWER_MAX);
+        let pause_ns = self.random.below_power(CUT_NS_POWER_MAX);
         let ends_in_order = matches!(planned, LifeFault::Lies(_));
         if !ends_in_order {
             let cutter = || shared.cut_power(operations, pause_ns);

@@ -78,16 +78,12 @@ enum Weakness {
 
 impl Weakness {
     fn draw(random: &mut Prng, may_rot: bool) -> Weakness {
-        let below = |random: &mut Prng, power_max| {
-            let power = random.below(power_max);
-            random.below(1 << power)
-        };
         match random.below(10) {
-            0 | 1 => Weakness::Fails { nth: below(random, WRITE_POWER_MAX) },
+            0 | 1 => Weakness::Fails { nth: random.below_power(WRITE_POWER_MAX) },
             2 => Weakness::Away,
             3 if may_rot => Weakness::Rots,
-            4..=6 => Weakness::Replaced { after_ticks: below(random, TICK_POWER_MAX) },
-            7 | 8 => Weakness::Returns { after_ticks: below(random, TICK_POWER_MAX) },
+            4..=6 => Weakness::Replaced { after_ticks: random.below_power(TICK_POWER_MAX) },
+            7 | 8 => Weakness::Returns { after_ticks: random.below_power(TICK_POWER_MAX) },
             _ => Weakness::None,
         }
     }
@@ -353,10 +349,7 @@ impl Members {
         }
         for number in spares {
             // It may be away as well, or fail when it has taken the place of the weak member.
-            let writes = more.one_in(8).then(|| {
-                let power = more.below(WRITE_POWER_MAX);
-                more.below(1 << power)
-            });
+            let writes = more.one_in(8).then(|| more.below_power(WRITE_POWER_MAX));
             if !more.one_in(8) {
                 let faults = SliceFaults { writes, ..SliceFaults::default() };
                 devices.push(Slice::of(&start.device, number, ends, faults));

@@ -80,8 +80,7 @@ impl Stall {
     pub(super) fn draw(random: &mut Prng) -> Stall {
         let kinds = [RequestKind::Read, RequestKind::Write, RequestKind::Flush];
         let kind = kinds[usize_of(random.below(u64_of(kinds.len())))];
-        let power = random.below(STALL_POWER_MAX);
-        let (nth, is_slow) = (random.below(1 << power), random.one_in(4));
+        let (nth, is_slow) = (random.below_power(STALL_POWER_MAX), random.one_in(4));
         let delay_ns = is_slow.then(|| deadline_ns() / SLOW_SHARE);
         let (takes_effect, persists) = (random.one_in(2), random.one_in(2) && !is_slow);
         Stall { kind, nth, delay_ns, takes_effect, persists }
@@ -128,14 +127,6 @@ pub(super) struct Slice {
     has_failed: AtomicBool,
     /// Counts what it did not answer in time.
     tally: Option<Arc<EventTally>>,
-}
-
-struct Passed(Ticket);
-
-impl PendingRequest for Passed {
-    fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
-        self.0.wait()
-    }
 }
 
 /// A request that is answered late, or at its deadline.
@@ -274,10 +265,7 @@ impl Device for Slice {
         }
         match self.stalls(purpose, kind) {
             Some(stall) => self.submit_late(stall, purpose, operation),
-            None => {
-                let ticket = self.inner.submit(purpose, self.moved(operation));
-                Ticket::new(Box::new(Passed(ticket)))
-            }
+            None => self.inner.submit(purpose, self.moved(operation)),
         }
     }
 }
