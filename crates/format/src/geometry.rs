@@ -503,9 +503,9 @@ impl Geometry {
         }
         let (start, step) = (self.lsn_pages_start(), self.page_fragments());
         let in_segment = place.fragment() % self.segment_fragments;
-        let group = place.group();
-        let page = self.segment_of(place) * self.metadata_pages(group) + in_segment / step;
-        in_segment < self.metadata_fragments(group)
+        let (index, pages) = (in_segment / step, self.metadata_pages(place.group()));
+        let page = self.segment_of(place) * pages + index;
+        index < pages
             && in_segment.is_multiple_of(step)
             && (start..start + self.lsn_pages()).contains(&page)
     }
