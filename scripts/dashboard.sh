@@ -17,7 +17,8 @@ for needed in chromium=chromium node=nodejs npm=npm; do
 done
 mkdir -p "$WORK"
 if [ ! -d "$WORK/node_modules/playwright-core" ]; then
-    npm install --silent --no-audit --no-fund --prefix "$WORK" "playwright-core@$PLAYWRIGHT_VERSION" ||
+    timeout 120 npm install --fetch-retries 1 --silent --no-audit --no-fund --prefix "$WORK" \
+        "playwright-core@$PLAYWRIGHT_VERSION" ||
         skip "playwright-core cannot be had by npm"
 fi
 program=${1:-}
