@@ -66,6 +66,16 @@ fn a_scrub_takes_nothing_for_lost_that_is_there_or_dead() {
     }
 }
 
+/// Goal: a survivor is judged by what a pool with power gives. Method: a seed in which a read mends
+/// what a member does not give, and that write meets a cut which recovery did not come to.
+#[test]
+fn a_cut_while_survivors_are_read_is_no_loss() {
+    let pools = "mirror2-stalls".parse().expect("it is a kind");
+    let options = Options { steps_max: STEPS_MORE, ..Options::default() };
+    let report = run_seed(&PoolGround { pools }, &options, 114);
+    assert_eq!(report.finding, None);
+}
+
 /// Runs seeds of the kinds that `is_meant` names; returns what all of them did.
 fn stand(is_meant: impl Fn(PoolKind) -> bool) -> Report {
     let soak = std::env::var("HOLDFAST_SOAK").ok().and_then(|text| text.parse().ok());

@@ -85,6 +85,46 @@ fn what_one_member_does_not_give_is_written_to_it_again() {
     }
 }
 
+/// Goal: a block that nobody gives while a member could not be read is an error of that device, and
+/// no damage: it may be there when the device answers again. Method: a file of which all members
+/// have bad sectors, then one of which one has and another has rotted.
+#[test]
+fn what_could_not_be_read_is_no_damage() {
+    for (count, base) in grounds() {
+        for rotten in [None, Some(0)] {
+            let what = format!("{count} members, rotten: {rotten:?}");
+            let devices = reopened(&base, &(0..count).collect::<Vec<_>>());
+            let content = content(96 << 10);
+            let pool = open(&devices).expect("it is new");
+            put(&pool, "f", &content).expect("there is room");
+            pool.close().expect("nothing fails");
+            drop(pool);
+            let devices = reopened(&devices, &(0..count).collect::<Vec<_>>());
+            for at in 0..count {
+                let offsets = pages_of(&devices, at, &content);
+                if rotten != Some(at) {
+                    devices[at].arm(bad(&offsets));
+                    continue;
+                }
+                for offset in offsets {
+                    let page = AlignedBuffer::zeroed(PAGE);
+                    devices[at].write(Purpose::Check, offset, page).expect("nothing fails yet");
+                }
+            }
+            let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let found = pool.lookup(&Caller::root(), pool.root(), b"f").expect("it is there");
+            let read = pool.read(&Caller::root(), found.ino, 0, content.len(), &mut Vec::new());
+            assert!(matches!(read, Err(FsError::Io { .. })), "{what}: {read:?}");
+            pool.forget(found.ino, 1);
+            if rotten.is_none() {
+                let damaged =
+                    pool.members().iter().map(|it| it.counts.checksum_errors).sum::<u64>();
+                assert_eq!(damaged, 0, "{what}");
+            }
+        }
+    }
+}
+
 /// Reads a file in even steps, as a program does that reads it once; each but the first few finds
 /// what was read ahead.
 fn read_by_steps(pool: &Pool, name: &str) -> Vec<u8> {

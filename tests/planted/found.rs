@@ -698,4 +698,5 @@ pub(crate) const FOUND: &[Row] = &[
         "torture::a_scrub_takes_nothing_for_lost_that_is_there_or_dead",
     ),
     ("DeadBlockIsLoss", "members", "torture::a_scrub_takes_nothing_for_lost_that_is_there_or_dead"),
+    ("UnreadIsDamage", "members", "unread::what_could_not_be_read_is_no_damage"),
 ];

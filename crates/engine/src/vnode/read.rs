@@ -16,6 +16,7 @@ use format::pointer::{BlockPointer, QUARTER_BYTES};
 use runtime::planted::{self, Planted};
 use runtime::sync::RwLockReadGuard;
 use storage::device::{AlignedBuffer, Purpose, SharedBytes};
+use storage::volume::Healed;
 
 use super::access::READ;
 use super::api::{Caller, Ino, ReadAsked, ReadTold};
@@ -511,7 +512,7 @@ impl Core {
             let stored = lead..lead + self.stored_bytes(pointer.fragments);
             let is_it = |bytes: &[u8]| pointer.verifies(&bytes[stored.clone()]);
             let healed = volume.heal(Purpose::Data, start, length, &is_it).map_err(io)?;
-            let Some(bytes) = healed.bytes else { return Err(bad_data(pointer)) };
+            let bytes = found_of(pointer, healed)?;
             whole[at..at + stored.len()].copy_from_slice(&bytes[stored.clone()]);
             at += stored.len();
         }
@@ -702,6 +703,17 @@ fn steps_of<'p>(plans: impl Iterator<Item = &'p Plan>, ways: &[Way]) -> Vec<(Ste
         }
     }
     steps
+}
+
+/// Returns what was found of a block; what nobody gives is damage only if all could be read.
+pub(crate) fn found_of(pointer: &BlockPointer, healed: Healed) -> FsResult<AlignedBuffer> {
+    match healed {
+        Healed { bytes: Some(bytes), .. } => Ok(bytes),
+        Healed { unread: Some(error), .. } if !planted::is(Planted::UnreadIsDamage) => {
+            Err(io(error))
+        }
+        Healed { .. } => Err(bad_data(pointer)),
+    }
 }
 
 pub(crate) fn bad_data(pointer: &BlockPointer) -> FsError {

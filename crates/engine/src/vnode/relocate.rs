@@ -11,10 +11,11 @@ use format::pointer::BlockPointer;
 use format::summary::SummaryEntry;
 use storage::device::{AlignedBuffer, Purpose};
 
-use super::read::bad_data;
+use super::read::{bad_data, found_of};
 use super::unit::Span;
 use super::{Core, Files, Fileset, VnodeState};
 use crate::alloc::Extent;
+use crate::buffer::io;
 use crate::container::Located;
 use crate::convert::index_wide;
 use crate::error::{FsError, FsResult};
@@ -131,7 +132,7 @@ impl Core {
         // Another copy may have it.
         let is_it = |data: &[u8]| pointer.verifies(data);
         let healed = self.store.volume.heal(Purpose::Cleaner, pointer.place, length, &is_it);
-        let data = healed.ok().and_then(|healed| healed.bytes).ok_or_else(|| bad_data(pointer))?;
+        let data = found_of(pointer, healed.map_err(io)?)?;
         buffer[..length].copy_from_slice(&data);
         Ok(buffer)
     }

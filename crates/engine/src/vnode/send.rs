@@ -357,7 +357,9 @@ impl Core {
     fn read_node(&self, node: &Pinned<'_>, file: &Anode, range: Range<u64>) -> FsResult<Vec<u8>> {
         let mut bytes = vec![0; index_wide(range.end - range.start)];
         let first = self.fill(&VnodeState::of(node.slot, file.clone()), range.start, &mut bytes);
-        let Err(FsError::Corrupt { .. }) = first else { return first.map(|()| bytes) };
+        let Err(FsError::Corrupt { .. } | FsError::Io { .. }) = first else {
+            return first.map(|()| bytes);
+        };
         let again = node.node.anode(&self.store, file.number)?.ok_or(FsError::Stale)?;
         self.fill(&VnodeState::of(node.slot, again), range.start, &mut bytes)?;
         Ok(bytes)

@@ -23,6 +23,8 @@ pub struct Healed {
     pub bad: u64,
     /// Of those how many were written again.
     pub repaired: u64,
+    /// Why one of the copies could not be read, where none verifies: it may be there all the same.
+    pub unread: Option<DeviceError>,
 }
 
 impl Healed {
@@ -38,8 +40,15 @@ impl Healed {
                     healed.good += 1;
                     healed.bytes.get_or_insert(bytes);
                 }
-                Ok(_) | Err(_) => healed.bad += 1,
+                Ok(_) => healed.bad += 1,
+                Err(error) => {
+                    healed.bad += 1;
+                    healed.unread.get_or_insert(error);
+                }
             }
+        }
+        if healed.bytes.is_some() {
+            healed.unread = None;
         }
         healed
     }
@@ -143,8 +152,7 @@ pub trait Composite: Device {
     ///
     /// # Errors
     ///
-    /// What a member said: the only one that could be read, or one that the layout needs and that
-    /// failed at the repair.
+    /// What a member said that the layout needs and that failed at the repair.
     fn heal(
         &self,
         purpose: Purpose,

@@ -345,14 +345,13 @@ impl Composite for Mirror {
         let (good, mut bad): (Vec<_>, Vec<_>) = copies.into_iter().partition(is_good);
         // One that has come back is no worse for it, and gets it when its piece is made anew.
         bad.retain(|(at, _)| Some(*at) != returning);
-        let mut healed =
-            Healed { bytes: None, good: to_u64(good.len()), bad: to_u64(bad.len()), repaired: 0 };
+        let (good_count, bad_count) = (to_u64(good.len()), to_u64(bad.len()));
+        let mut healed = Healed { good: good_count, bad: bad_count, ..Healed::default() };
         let Some((_, Ok(bytes))) = good.into_iter().next() else {
-            bad.iter().for_each(|(at, _)| view[*at].count_damage(false));
-            return match bad.into_iter().find_map(|(_, copy)| copy.err()) {
-                Some(error) if healed.bad == 1 => Err(error),
-                Some(_) | None => Ok(healed),
-            };
+            let was_read = bad.iter().filter(|(_, copy)| copy.is_ok());
+            was_read.for_each(|(at, _)| view[*at].count_damage(false));
+            healed.unread = bad.into_iter().find_map(|(_, copy)| copy.err());
+            return Ok(healed);
         };
         // RH1: what was read under the hold is what is there now.
         let may_write =

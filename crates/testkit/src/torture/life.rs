@@ -131,7 +131,15 @@ impl<'a> Lives<'a> {
             }
             self.report.crashes += 1;
             life = self.reopen(left.image)?;
-            judged(&left.history, &life)?;
+            while let Err(fault) = judged(&left.history, &life) {
+                // Who reads mends: that write may meet a cut which recovery did not come to.
+                if matches!(fault, Fault::Panic(_)) || !life.power.is_cut() {
+                    return Err(fault);
+                }
+                self.report.recovery_cuts += 1;
+                let image = life.device.crash_image(&mut self.random);
+                life = self.reopen(image)?;
+            }
             self.judge_clones(&left.history, &life)?;
             if !life.has_planned_cut {
                 self.check(&life)?;

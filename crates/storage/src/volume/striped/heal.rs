@@ -27,6 +27,10 @@ struct Together {
 impl Source {
     /// Puts parts together of what their members have and of the rest of their rows, until they
     /// verify; `None`: they do in no way.
+    ///
+    /// # Errors
+    ///
+    /// Why a member could not be read without which they do not.
     fn put_together(
         &self,
         parts: &[Part],
@@ -42,7 +46,11 @@ impl Source {
         let Ok(Some(mut together)) = together else {
             // Each page is a request that is waited for, of a device that may be dying.
             let shares = self.by_pages(shares);
-            return self.put_shares_together(&shares, parts, length_bytes, verify);
+            let together = self.put_shares_together(&shares, parts, length_bytes, verify)?;
+            return match (together, shares.said) {
+                (None, Some(error)) => Err(error),
+                (together, _) => Ok(together),
+            };
         };
         if parts.len() > 1 {
             // What cannot be read may lie beside.
@@ -198,31 +206,30 @@ impl Striped {
         let hold = self.set.try_hold(range.clone());
         let stripes = self.at(range.start);
         let parts = parts_of(&stripes, range.start, to_usize(range.end - range.start));
-        let (mut healed, mut bad, mut error) = (Healed::default(), Vec::new(), None);
+        let (mut healed, mut bad, mut unread) = (Healed::default(), Vec::new(), None);
         for at in (0..2).filter_map(|copy| Striped::copy_of(&stripes, copy, &parts)) {
             match self.read_pages_at(purpose, view, &parts, &at) {
                 Some(Ok(bytes)) if verify(&bytes) => {
                     healed.good += 1;
                     healed.bytes.get_or_insert(bytes);
                 }
-                Some(Ok(_)) => bad.push(at),
-                Some(Err(failed)) => {
-                    error = Some(failed);
-                    bad.push(at);
+                Some(Ok(_)) => bad.push((at, true)),
+                Some(Err(error)) => {
+                    unread.get_or_insert(error);
+                    bad.push((at, false));
                 }
                 None => {}
             }
         }
         healed.bad = to_u64(bad.len());
         let Some(bytes) = &healed.bytes else {
-            bad.iter().flatten().for_each(|(member, _)| view[*member].count_damage(false));
-            return match error {
-                Some(error) if healed.bad == 1 => Err(error),
-                Some(_) | None => Ok(healed),
-            };
+            let was_read = bad.iter().filter(|(_, was_read)| *was_read);
+            let members = was_read.flat_map(|(at, _)| at);
+            members.for_each(|(member, _)| view[*member].count_damage(false));
+            return Ok(Healed { unread, ..healed });
         };
         let mut repaired = 0;
-        for at in bad {
+        for (at, _) in bad {
             let mut is_repaired = true;
             for (part, &(member, offset)) in parts.iter().zip(&at) {
                 let good = &bytes[part.range()];
@@ -247,9 +254,10 @@ impl Striped {
         match source.put_together(&parts, length_bytes, verify) {
             Ok(Some(Together { whole, rebuilt })) => {
                 let bad = to_u64(rebuilt.len());
-                Healed { bytes: Some(whole), good: 1, bad, repaired: 0 }
+                Healed { bytes: Some(whole), good: 1, bad, ..Healed::default() }
             }
-            Ok(None) | Err(_) => Healed { bad: 1, ..Healed::default() },
+            Ok(None) => Healed { bad: 1, ..Healed::default() },
+            Err(error) => Healed { bad: 1, unread: Some(error), ..Healed::default() },
         }
     }
 
@@ -274,10 +282,14 @@ impl Striped {
         // Moved just now: where it is nobody holds it.
         let hold = hold.filter(|_| source.stripes == before);
         let Some((_, parts)) = rows_in(&source.stripes) else { return Ok(Healed::default()) };
-        let Some(together) = source.put_together(&parts, length_bytes, verify)? else {
-            let view = &source.view;
-            parts.iter().for_each(|part| view[part.place.member].count_damage(false));
-            return Ok(Healed { bad: 1, ..Healed::default() });
+        let together = match source.put_together(&parts, length_bytes, verify) {
+            Ok(Some(together)) => together,
+            Ok(None) => {
+                let view = &source.view;
+                parts.iter().for_each(|part| view[part.place.member].count_damage(false));
+                return Ok(Healed { bad: 1, ..Healed::default() });
+            }
+            Err(error) => return Ok(Healed { bad: 1, unread: Some(error), ..Healed::default() }),
         };
         let Together { whole, rebuilt } = together;
         let bad = to_u64(rebuilt.len());

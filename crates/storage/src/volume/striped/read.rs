@@ -33,7 +33,7 @@ pub(super) struct Shares {
     has_parity: bool,
     answers: Vec<Result<Salvaged, DeviceError>>,
     /// What a member said of pages that it has not given.
-    said: Option<DeviceError>,
+    pub(super) said: Option<DeviceError>,
 }
 
 impl Source {
