@@ -16,6 +16,7 @@
 //! - CO1: Only administrators, root and the server's own user ([`may_change`]), send a server any
 //!   of this; what others may ask for is in [`crate::roles`].
 
+pub(crate) mod device;
 mod export;
 mod group;
 mod quota;

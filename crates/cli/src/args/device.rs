@@ -33,19 +33,30 @@ pub(crate) struct DeviceArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeviceCommand {
     /// Show the devices of a pool, what each is and what happened to it
-    #[command(after_help = "Example:\n  holdfast device list d0.hf --json")]
+    #[command(after_help = "Examples:\n  holdfast device list d0.hf --json\n  \
+                            holdfast device list d0.hf d1.hf")]
     List {
         /// The pool
         pool: PathBuf,
+        /// Path, slot or id of devices; none: all
+        devices: Vec<String>,
     },
-    /// Leave a device behind, as if it had failed
-    #[command(after_help = "Example:\n  holdfast device fail d0.hf d1.hf\n\n\
-                            Refused where the others do not have all that the pool holds.")]
+    /// Leave devices behind, as if they had failed
+    #[command(after_help = "Examples:\n  holdfast device fail d0.hf d1.hf\n  \
+                            holdfast device fail d0.hf d1.hf --wait\n\n\
+                            Refused where the others do not have all that the pool holds. With \
+                            --wait a spare takes the\nplace of each, and the next one is left \
+                            behind when that has all; where there is no spare that is\nlarge \
+                            enough, nothing is done.")]
     Fail {
         /// The pool
         pool: PathBuf,
-        /// Its path, slot or id
-        device: String,
+        /// Path, slot or id of each
+        #[arg(required = true)]
+        devices: Vec<String>,
+        /// Return when a spare has taken the place of each, and has all
+        #[arg(long)]
+        wait: bool,
     },
     /// Put another device in the place of one, and copy everything to it
     #[command(after_help = "Example:\n  holdfast device replace d0.hf d1.hf new.hf --wait\n\n\
@@ -75,9 +86,10 @@ pub(crate) enum DeviceCommand {
     Online {
         /// The pool
         pool: PathBuf,
-        /// Its slot or id, or the path where it is now
-        device: String,
-        /// Return when it has all
+        /// Slot or id of each, or the path where it is now
+        #[arg(required = true)]
+        devices: Vec<String>,
+        /// Return when they have all
         #[arg(long)]
         wait: bool,
     },
@@ -106,8 +118,9 @@ pub(crate) enum DeviceCommand {
     Add {
         /// The pool
         pool: PathBuf,
-        /// The device: a file (made if it is missing) or block device
-        device: PathBuf,
+        /// The devices: files (made if they are missing) or block devices
+        #[arg(required = true)]
+        devices: Vec<PathBuf>,
         /// Keep it as a spare
         #[arg(long)]
         spare: bool,
@@ -172,9 +185,10 @@ pub(crate) enum DeviceCommand {
     Remove {
         /// The pool
         pool: PathBuf,
-        /// Its path, slot or id
-        device: String,
-        /// Return when it is gone
+        /// Path, slot or id of each
+        #[arg(required = true)]
+        devices: Vec<String>,
+        /// Return when they are gone
         #[arg(long)]
         wait: bool,
         /// Of a mirror of two: let each byte be on one device alone from now on
@@ -187,7 +201,7 @@ impl DeviceCommand {
     /// Returns the pool, or what it is mounted on.
     pub(crate) fn pool(&self) -> &Path {
         match self {
-            DeviceCommand::List { pool }
+            DeviceCommand::List { pool, .. }
             | DeviceCommand::Fail { pool, .. }
             | DeviceCommand::Replace { pool, .. }
             | DeviceCommand::Online { pool, .. }

@@ -1,15 +1,19 @@
 //! `holdfast device`: shows the devices of a pool, fails, replaces and brings them back, attaches
 //! and removes them, keeps spares, and uses devices that have become longer.
 
+mod chosen;
+mod failing;
+
 use std::path::Path;
 
 use serde_json::json;
 
+use self::chosen::{Chosen, Unknown};
 use super::controlled::{Controlled, Opener};
 use super::patience::Patience;
 use crate::args::device::{DeviceArgs, DeviceCommand};
 use crate::backend::Backend;
-use crate::control::{Answer, DeviceFacts, GrownFacts, NewGroup, Request};
+use crate::control::{Answer, DeviceFacts, GrownFacts, JobFacts, NewGroup, Request};
 use crate::exit;
 use crate::output::{Output, printable};
 use crate::size::ByteSize;
@@ -30,68 +34,82 @@ pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> 
     let is_change = !matches!(args.command, DeviceCommand::List { .. });
     let opener = Opener { backend, members: &args.members };
     let at = Controlled::find(args.command.pool(), opener, is_change)?;
-    let pool = at.pool.display().to_string();
-    match &args.command {
-        DeviceCommand::List { .. } => {
-            let devices = devices(&at);
-            let devices = at.finish(devices)?;
-            let has_groups = devices.iter().any(|device| device.group > 0);
-            for device in devices {
+    let done = done(&at, &args.command, output);
+    at.finish(done)?;
+    Ok(exit::DONE)
+}
+
+fn done(at: &Controlled, command: &DeviceCommand, output: &Output) -> anyhow::Result<()> {
+    match command {
+        DeviceCommand::List { devices: names, .. } => {
+            let all = devices(at)?;
+            let has_groups = all.iter().any(|device| device.group > 0);
+            let chosen = chosen::of_pool(at, &all, names, Unknown::Refused)?;
+            let mut chosen: Vec<DeviceFacts> =
+                chosen.into_iter().filter_map(|it| it.facts).collect();
+            if names.is_empty() {
+                chosen = all;
+            }
+            for device in chosen {
                 output.fact(&line_of(&device, has_groups), &json!(device));
             }
+            Ok(())
         }
-        DeviceCommand::Fail { device, .. } => {
-            let asked = at.ask(&Request::DeviceFail { device: named(device) });
-            at.finish(asked)?;
-            let facts = json!({ "failed": device, "pool": pool });
-            output
-                .fact(&format!("{} has failed, and gets nothing more", printable(device)), &facts);
+        DeviceCommand::Fail { devices: names, wait, .. } => {
+            let chosen = chosen::of_pool(at, &devices(at)?, names, Unknown::Refused)?;
+            failing::fail(at, &chosen, *wait, output)
         }
         DeviceCommand::Replace { old, new, wait: must_wait, force, .. } => {
-            let done = replace(&at, (old, new), (*must_wait, *force), output);
-            at.finish(done)?;
+            replace(at, (old, new), (*must_wait, *force), output)
         }
-        DeviceCommand::Online { device, wait: must_wait, .. } => {
-            let done = online(&at, device, *must_wait, output);
-            at.finish(done)?;
+        DeviceCommand::Online { devices: names, wait, .. } => {
+            let chosen = chosen::of_pool(at, &devices(at)?, names, Unknown::Allowed)?;
+            let mut left = chosen.len();
+            chosen::each(&chosen, output, &mut |device| {
+                left -= 1;
+                // One joins at a time.
+                online(at, device, *wait || left > 0, output)
+            })
         }
-        DeviceCommand::Add { device, mirror: Some(old), size, wait, force, .. } => {
-            let size_bytes = size.map(|size| size.0);
-            let done = attach(&at, (old, device, false), (size_bytes, *wait, *force), output);
-            at.finish(done)?;
+        DeviceCommand::Add { devices, spare, mirror, raid5, size, wait, force, .. } => {
+            let chosen = chosen::to_come(devices)?;
+            let mut left = chosen.len();
+            chosen::each(&chosen, output, &mut |device| {
+                left -= 1;
+                // One joins at a time.
+                let how = (size.map(|size| size.0), *wait || left > 0, *force);
+                let path = Path::new(&device.asked);
+                match (mirror, raid5) {
+                    (Some(old), _) => attach(at, (old, path, false), how, output),
+                    (None, Some(old)) => attach(at, (old, path, true), how, output),
+                    (None, None) if *spare => add_spare(at, path, *force, output),
+                    (None, None) => add(at, path, how, output),
+                }
+            })
         }
-        DeviceCommand::Add { device, raid5: Some(old), size, wait, force, .. } => {
-            let size_bytes = size.map(|size| size.0);
-            let done = attach(&at, (old, device, true), (size_bytes, *wait, *force), output);
-            at.finish(done)?;
-        }
-        DeviceCommand::Add { device, spare: false, size, wait, force, .. } => {
-            let done = add(&at, device, (*size, *wait, *force), output);
-            if let Some(group) = at.finish(done)? {
-                let path = printable(&device.display().to_string());
-                let facts = json!({ "added": device, "as": "group", "group": group, "pool": pool });
-                output.fact(&format!("{path} is disk group {group} of {pool}"), &facts);
-            }
-        }
-        DeviceCommand::Add { device, force, .. } => {
-            let device = std::path::absolute(device)?;
-            let path = device.display().to_string();
-            let asked = at.ask(&Request::DeviceAdd { device, is_forced: *force });
-            at.finish(asked)?;
-            let facts = json!({ "added": path, "as": "spare", "pool": pool });
-            output.fact(&format!("{} is a spare of {pool}", printable(&path)), &facts);
-        }
-        DeviceCommand::Grow { devices, size, .. } => {
-            let done = grow(&at, devices, *size, output);
-            at.finish(done)?;
-        }
-        DeviceCommand::Remove { device, wait: must_wait, accept_no_redundancy, .. } => {
-            let how = (*must_wait, *accept_no_redundancy);
-            let done = remove(&at, &named(device), how, output);
-            at.finish(done)?;
+        DeviceCommand::Grow { devices, size, .. } => grow(at, devices, *size, output),
+        DeviceCommand::Remove { devices: names, wait, accept_no_redundancy, .. } => {
+            let chosen = chosen::of_pool(at, &devices(at)?, names, Unknown::Refused)?;
+            chosen::each(&chosen, output, &mut |device| {
+                remove(at, device, (*wait, *accept_no_redundancy), output)
+            })
         }
     }
-    Ok(exit::DONE)
+}
+
+/// Keeps a device as a spare.
+fn add_spare(
+    at: &Controlled,
+    device: &Path,
+    is_forced: bool,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let pool = at.pool.display().to_string();
+    let path = device.display().to_string();
+    at.ask(&Request::DeviceAdd { device: device.to_owned(), is_forced })?;
+    let facts = json!({ "added": path, "as": "spare", "pool": pool });
+    output.fact(&format!("{} is a spare of {pool}", printable(&path)), &facts);
+    Ok(())
 }
 
 /// Returns a member of the raid5 that is all of a pool: a device that is added goes there. `None`:
@@ -102,31 +120,31 @@ fn one_raid5(at: &Controlled) -> anyhow::Result<Option<String>> {
     Ok(one.and_then(|group| group.slots.first()).map(u64::to_string))
 }
 
-/// Adds a device where it belongs: to the raid5 that the pool is, or as a disk group of its own, of
-/// which it returns the number.
+/// Adds a device where it belongs: to the raid5 that the pool is, or as a disk group of its own.
 fn add(
     at: &Controlled,
     device: &Path,
-    (size, must_wait, is_forced): (Option<ByteSize>, bool, bool),
+    (size_bytes, must_wait, is_forced): (Option<u64>, bool, bool),
     output: &Output,
-) -> anyhow::Result<Option<u64>> {
-    let Some(old) = one_raid5(at)? else {
-        return add_for_data(at, device, size, is_forced).map(Some);
-    };
-    let size_bytes = size.map(|size| size.0);
-    attach(at, (&old, device, true), (size_bytes, must_wait, is_forced), output)?;
-    Ok(None)
+) -> anyhow::Result<()> {
+    if let Some(old) = one_raid5(at)? {
+        return attach(at, (&old, device, true), (size_bytes, must_wait, is_forced), output);
+    }
+    let group = add_for_data(at, device, size_bytes, is_forced)?;
+    let (path, pool) = (device.display().to_string(), at.pool.display().to_string());
+    let facts = json!({ "added": path, "as": "group", "group": group, "pool": pool });
+    output.fact(&format!("{} is disk group {group} of {pool}", printable(&path)), &facts);
+    Ok(())
 }
 
 /// Adds a device as a disk group of its own; returns the number of that.
 fn add_for_data(
     at: &Controlled,
     device: &Path,
-    size: Option<ByteSize>,
+    size_bytes: Option<u64>,
     is_forced: bool,
 ) -> anyhow::Result<u64> {
     let pool = at.pool.display();
-    let device = std::path::absolute(device)?;
     if let Some(group) = at.groups()?.into_iter().find(|group| group.kind != SINGLE) {
         anyhow::bail!(
             "{pool}: disk group {} is a {}, and this would be a disk group of one device, without \
@@ -139,8 +157,7 @@ fn add_for_data(
             printable(&device.display().to_string())
         );
     }
-    let size_bytes = size.map(|size| size.0);
-    let (kind, devices) = (SINGLE.to_owned(), vec![device]);
+    let (kind, devices) = (SINGLE.to_owned(), vec![device.to_owned()]);
     let new = NewGroup { kind, devices, size_bytes, is_forced };
     let Answer::Groups(added) = at.ask(&Request::GroupAdd(new))? else {
         anyhow::bail!("{pool}: the server answered nonsense");
@@ -190,13 +207,12 @@ fn grown_line(facts: &GrownFacts) -> String {
 /// it too.
 fn attach(
     at: &Controlled,
-    (old, new, is_spread): (&str, &Path, bool),
+    (old, device, is_spread): (&str, &Path, bool),
     (size_bytes, must_wait, is_forced): (Option<u64>, bool, bool),
     output: &Output,
 ) -> anyhow::Result<()> {
-    let device = std::path::absolute(new)?;
+    let (device, beside) = (device.to_owned(), named(old));
     let path = device.display().to_string();
-    let beside = named(old);
     at.ask(&Request::DeviceAttach { beside, device, size_bytes, is_forced, is_spread })?;
     let kind = if is_spread { RAID5 } else { MIRROR };
     let facts = json!({ "added": path, "as": kind, "beside": old });
@@ -209,25 +225,20 @@ fn attach(
     if must_wait || !at.is_served() { wait(at, output) } else { Ok(()) }
 }
 
-/// Takes out a spare, one of a mirror or of a raid5, or the disk group of which `name` is the only
-/// device.
+/// Takes out a spare, one of a mirror or of a raid5, or the disk group of which `chosen` is the
+/// only device.
 fn remove(
     at: &Controlled,
-    name: &str,
+    chosen: &Chosen,
     (must_wait, accepts_no_redundancy): (bool, bool),
     output: &Output,
 ) -> anyhow::Result<()> {
     let pool = at.pool.display();
-    let known = devices(at)?;
-    let is_it = |it: &&DeviceFacts| {
-        let is_spare = it.state.starts_with("spare");
-        it.path == name || it.id == name || !is_spare && it.slot.to_string() == name
-    };
-    let found = known.iter().find(is_it).filter(|it| !it.state.starts_with("spare"));
-    let Some(device) = found else {
-        at.ask(&Request::DeviceRemove { device: name.to_owned() })?;
+    let name = named(&chosen.given);
+    let Some(device) = chosen.facts.as_ref().filter(|it| !is_spare(it)) else {
+        at.ask(&Request::DeviceRemove { device: chosen.asked.clone() })?;
         let facts = json!({ "removed": name, "pool": pool.to_string() });
-        output.fact(&format!("{} is no spare any more", printable(name)), &facts);
+        output.fact(&format!("{} is no spare any more", printable(&name)), &facts);
         return Ok(());
     };
     let group = at.groups()?.into_iter().find(|group| group.number == device.group);
@@ -243,7 +254,7 @@ fn remove(
         } else {
             format!("disk group {number} is a mirror of {}", group.slots.len() - 1)
         };
-        output.fact(&format!("{} is of no pool any more; {words}", printable(name)), &facts);
+        output.fact(&format!("{} is of no pool any more; {words}", printable(&name)), &facts);
         return Ok(());
     }
     if kind == RAID5 {
@@ -335,8 +346,14 @@ fn replace(
     if must_wait || !at.is_served() { wait(at, output) } else { Ok(()) }
 }
 
-fn online(at: &Controlled, device: &str, must_wait: bool, output: &Output) -> anyhow::Result<()> {
-    at.ask(&Request::DeviceOnline { device: named(device) })?;
+fn online(
+    at: &Controlled,
+    chosen: &Chosen,
+    must_wait: bool,
+    output: &Output,
+) -> anyhow::Result<()> {
+    at.ask(&Request::DeviceOnline { device: chosen.asked.clone() })?;
+    let device = &chosen.given;
     let facts = json!({ "online": device, "pool": at.pool.display().to_string() });
     let words = "is back, and gets what was written while it was away";
     output.fact(&format!("{} {words}", printable(device)), &facts);
@@ -351,7 +368,6 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
         let joining = devices(at)?.into_iter().find(|device| device.state == "joining");
         let jobs = at.jobs()?;
         let spreading = jobs.iter().find(|job| job.name.starts_with(SPREADING)).cloned();
-        let stopped = jobs.into_iter().find(|job| job.is_paused || job.failure.is_some());
         match (joining, spreading) {
             (Some(device), _) => {
                 progress.tell("made anew, in bytes", device.copied_bytes, device.pool_bytes);
@@ -365,16 +381,19 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
                 return tell_lost(at, output);
             }
         }
-        if let Some(job) = stopped {
-            let why = job.failure.unwrap_or_else(|| "somebody paused it".to_owned());
-            let (pool, id) = (at.pool.display(), job.id);
-            anyhow::bail!(
-                "{pool}: {} has stopped ({why}): `holdfast job resume {pool} {id}`",
-                job.name
-            );
-        }
+        stop_with_its_job(at, &jobs)?;
         patience.wait();
     }
+}
+
+/// Waits no longer for a job that does not go on.
+fn stop_with_its_job(at: &Controlled, jobs: &[JobFacts]) -> anyhow::Result<()> {
+    let Some(job) = jobs.iter().find(|job| job.is_paused || job.failure.is_some()) else {
+        return Ok(());
+    };
+    let why = job.failure.as_deref().unwrap_or("somebody paused it");
+    let (pool, id, name) = (at.pool.display(), job.id, &job.name);
+    anyhow::bail!("{pool}: {name} has stopped ({why}): `holdfast job resume {pool} {id}`")
 }
 
 /// Says what no other device gave.
@@ -398,11 +417,15 @@ fn devices(at: &Controlled) -> anyhow::Result<Vec<DeviceFacts>> {
     Ok(list)
 }
 
+fn is_spare(device: &DeviceFacts) -> bool {
+    device.state.starts_with("spare")
+}
+
 /// Returns what is said of a device, with its disk group where there are several.
 fn line_of(device: &DeviceFacts, has_groups: bool) -> String {
     let DeviceFacts { slot, group, path, state, id, .. } = device;
     let path = if path.is_empty() { "(no path is known)" } else { path };
-    let is_spare = state.starts_with("spare");
+    let is_spare = is_spare(device);
     let slot = if is_spare { "-".to_owned() } else { slot.to_string() };
     let group = match (has_groups, is_spare) {
         (false, _) => String::new(),

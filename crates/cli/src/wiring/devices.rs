@@ -14,6 +14,7 @@ use super::blank::what_is_there;
 use super::neighbours::ThisMachine;
 use super::{Served, cannot_open, cannot_use, failed, open_device_with, random_bytes};
 use crate::backend::BackendError;
+use crate::control::device::the_one;
 use crate::control::{DeviceFacts, Request};
 
 /// How often it is looked whether a device that was taken out has answered: for five seconds.
@@ -155,26 +156,6 @@ pub(super) fn named(served: &Served, name: &str) -> Result<DeviceFacts, BackendE
         let words = format!("there is no device {name}: `holdfast device list {pool}` shows them");
         failed(&served.path, words)
     })
-}
-
-/// Returns the one of `devices` that `name` names; what to do where it names several: a member that
-/// is away has the path that it had last, and another device may have that by now.
-fn the_one(devices: Vec<DeviceFacts>, name: &str) -> Result<Option<DeviceFacts>, String> {
-    let mut found: Vec<DeviceFacts> =
-        devices.into_iter().filter(|device| is_called(device, name)).collect();
-    if found.len() > 1 {
-        let each = |device: &DeviceFacts| {
-            format!("slot {} ({}, {}, id {})", device.slot, device.path, device.state, device.id)
-        };
-        let all: Vec<String> = found.iter().map(each).collect();
-        return Err(format!("{name} names {}: say which by its id", all.join(" and ")));
-    }
-    Ok(found.pop())
-}
-
-fn is_called(device: &DeviceFacts, name: &str) -> bool {
-    // Of some the path is not known.
-    !name.is_empty() && device.path == name || device.id == name || device.slot.to_string() == name
 }
 
 pub(super) fn is_spare(device: &DeviceFacts) -> bool {
@@ -484,35 +465,4 @@ fn lacking(status: &PoolStatus) -> Option<String> {
         "data is missing with {missing}: files that had some of it there give an error, and \
          nothing is written to the others (`holdfast check` names those files)"
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: a path that two members have, of which one is away, acts on neither.
-    #[test]
-    fn a_name_of_several_devices_is_refused() {
-        let device = |slot: u64, path: &str, state: &str| DeviceFacts {
-            slot,
-            id: format!("{slot:032x}"),
-            path: path.to_owned(),
-            state: state.to_owned(),
-            ..DeviceFacts::default()
-        };
-        let all = || {
-            vec![
-                device(0, "/dev/sdd", "online"),
-                device(1, "/dev/sdb", "online"),
-                device(3, "/dev/sdd", "missing"),
-            ]
-        };
-        let words = the_one(all(), "/dev/sdd").expect_err("it is two");
-        assert!(words.contains("slot 0") && words.contains("slot 3 (/dev/sdd, missing"), "{words}");
-        let of = |name: &str| the_one(all(), name).expect("it is one").map(|it| it.slot);
-        assert_eq!(of("/dev/sdb"), Some(1));
-        assert_eq!(of("3"), Some(3));
-        assert_eq!(of(&format!("{:032x}", 0)), Some(0));
-        assert_eq!(of("/dev/sdx"), None);
-    }
 }

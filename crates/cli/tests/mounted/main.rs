@@ -12,6 +12,7 @@ mod content;
 mod create;
 mod degraded;
 mod device;
+mod devices;
 mod elsewhere;
 mod filesets;
 mod groups;

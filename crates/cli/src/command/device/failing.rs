@@ -1,0 +1,149 @@
+//! `holdfast device fail`: leaves devices behind, and waits until spares stand for them.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::chosen::{self, Chosen};
+use super::{devices, is_spare, stop_with_its_job, tell_lost};
+use crate::command::controlled::Controlled;
+use crate::command::patience::Patience;
+use crate::control::{DeviceFacts, GroupFacts, Request};
+use crate::output::{Output, printable};
+
+/// How long a spare that fits may take to come: the pool looks each second.
+const TAKING_MAX: Duration = Duration::from_secs(30);
+
+/// Leaves `chosen` behind, in that order. Where it must wait it goes on with the next one when a
+/// spare has all that the last one had.
+pub(super) fn fail(
+    at: &Controlled,
+    chosen: &[Chosen],
+    must_wait: bool,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let pool = at.pool.display().to_string();
+    if must_wait {
+        let lacks = without_spare(chosen, &devices(at)?, &at.groups()?);
+        if let Some(device) = lacks {
+            let device = printable(device);
+            anyhow::bail!(
+                "{pool}: there is no spare that could take the place of {device}, so --wait would \
+                 have no end: nothing was done; keep a spare first (`holdfast device add {pool} \
+                 NEW --spare`), or leave --wait out"
+            );
+        }
+    }
+    chosen::each(chosen, output, &mut |device| {
+        at.ask(&Request::DeviceFail { device: device.asked.clone() })?;
+        let given = &device.given;
+        let facts = json!({ "failed": given, "pool": pool });
+        output.fact(&format!("{} has failed, and gets nothing more", printable(given)), &facts);
+        match &device.facts {
+            Some(facts) if must_wait => wait_for_spare(at, given, facts, output),
+            Some(_) | None => Ok(()),
+        }
+    })
+}
+
+/// Returns a device for which there is no spare, when each of the others has taken the smallest
+/// that is large enough; as a pool does.
+fn without_spare<'a>(
+    chosen: &'a [Chosen],
+    all: &[DeviceFacts],
+    groups: &[GroupFacts],
+) -> Option<&'a str> {
+    let is_there = |device: &&DeviceFacts| device.state == "spare";
+    let mut spares: Vec<u64> = all.iter().filter(is_there).map(|it| it.size_bytes).collect();
+    spares.sort_unstable();
+    for device in chosen {
+        // A spare is refused by the pool, in its words.
+        let Some(facts) = device.facts.as_ref().filter(|it| !is_spare(it)) else { continue };
+        let group = groups.iter().find(|group| group.number == facts.group);
+        let needed = group.map_or(facts.pool_bytes, |group| group.member_bytes);
+        let Some(fit) = spares.iter().position(|&bytes| bytes >= needed) else {
+            return Some(&device.given);
+        };
+        spares.remove(fit);
+    }
+    None
+}
+
+/// Waits until a spare has the place of a device that has failed, and all that it should have.
+fn wait_for_spare(
+    at: &Controlled,
+    given: &str,
+    failed: &DeviceFacts,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let pool = at.pool.display().to_string();
+    let (mut progress, mut patience) = (output.progress(), Patience::new());
+    let begun = Instant::now();
+    loop {
+        let all = devices(at)?;
+        let own = all.into_iter().find(|it| it.slot == failed.slot && !is_spare(it));
+        let own = own.ok_or_else(|| anyhow::anyhow!("{pool}: somebody took {given} out"))?;
+        if own.id == failed.id {
+            anyhow::ensure!(
+                own.state != "online" && own.state != "joining",
+                "{pool}: somebody brought {given} back"
+            );
+            anyhow::ensure!(
+                begun.elapsed() < TAKING_MAX,
+                "{pool}: no spare has taken the place of {given}: look into the log, or replace it \
+                 (`holdfast device replace {pool} {} NEW`)",
+                failed.slot
+            );
+        } else if own.state == "joining" {
+            progress.tell("made anew, in bytes", own.copied_bytes, own.pool_bytes);
+            stop_with_its_job(at, &at.jobs()?)?;
+        } else {
+            anyhow::ensure!(
+                own.state == "online",
+                "{pool}: the spare {} that took the place of {given} is {}: `holdfast device \
+                 replace {pool} {} NEW` puts another there",
+                own.path,
+                own.state,
+                own.slot
+            );
+            progress.finish();
+            let facts = json!({ "replaced": given, "by": own.path });
+            let words = "a spare, stands for it, and has all";
+            output.fact(&format!("{}, {words}", printable(&own.path)), &facts);
+            return tell_lost(at, output);
+        }
+        patience.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: each device gets a spare of its own that is large enough, or is named.
+    #[test]
+    fn a_device_for_which_no_spare_is_left_is_named() {
+        let spare = |size_bytes, state: &str| DeviceFacts {
+            size_bytes,
+            state: state.to_owned(),
+            ..DeviceFacts::default()
+        };
+        let groups = [(0, 100), (1, 200)].map(|(number, member_bytes)| GroupFacts {
+            number,
+            member_bytes,
+            ..GroupFacts::default()
+        });
+        let chosen = [("a", 0), ("b", 1), ("c", 0)].map(|(given, group)| Chosen {
+            given: given.to_owned(),
+            asked: given.to_owned(),
+            facts: Some(DeviceFacts { group, ..spare(0, "online") }),
+        });
+        let without = |spares: &[DeviceFacts]| without_spare(&chosen, spares, &groups);
+        assert_eq!(without(&[]), Some("a"));
+        assert_eq!(without(&[spare(150, "spare"), spare(99, "spare")]), Some("b"));
+        assert_eq!(without(&[spare(200, "spare"), spare(100, "spare away")]), Some("b"));
+        assert_eq!(without(&[spare(200, "spare"), spare(100, "spare")]), Some("c"));
+        let all = [spare(200, "spare"), spare(100, "spare"), spare(100, "spare")];
+        assert_eq!(without(&all), None);
+    }
+}
