@@ -1,9 +1,14 @@
-//! Who holds what is in use: locks of a file, by what the kernel tells in /proc.
+//! Who holds what is in use: locks of a file, by what the kernel tells in /proc, and the kernel
+//! itself.
+
+mod kernel;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::output::printable;
+
+pub(crate) use kernel::{file_behind, kernel_claims, kernel_uses};
 
 /// Holders that are named; of more the first.
 const NAMED_MAX: usize = 4;

@@ -52,7 +52,7 @@ use crate::backend::{
     TortureReport,
 };
 use crate::control::{Answer, Peer, Request};
-use crate::holders::{is_held_here, lock_holders};
+use crate::holders::{file_behind, is_held_here, kernel_claims, kernel_uses, lock_holders};
 use crate::transfer::{OnBytes, Transfer};
 
 /// How long a device in use is asked for again: the kernel lets go of a killed server's requests,
@@ -85,7 +85,14 @@ fn cannot_open(device: &Path, error: OpenError) -> BackendError {
              device of the pool: name each device once",
         ),
         OpenError::InUse { .. } => {
-            BackendError::InUse { device: device.to_owned(), by: lock_holders(device) }
+            let mut by = lock_holders(device);
+            if let Some(file) = file_behind(device).filter(|_| by.is_empty()) {
+                by = lock_holders(&file);
+            }
+            match kernel_claims(device).filter(|_| by.is_empty()) {
+                Some(uses) => failed(device, format!("it is in use {uses}")),
+                None => BackendError::InUse { device: device.to_owned(), by },
+            }
         }
         other => failed(device, other),
     }
@@ -177,6 +184,15 @@ fn open_device_with(path: &Path, options: FileOptions) -> Result<Arc<FileDevice>
             }
             Err(error) => return Err(cannot_open(path, error)),
         }
+    }
+}
+
+/// Refuses a file or device that is to be overwritten where the kernel has it in a way that no lock
+/// shows: through a loop device.
+fn refuse_used(path: &Path) -> Result<(), BackendError> {
+    match kernel_uses(path) {
+        Some(uses) => Err(failed(path, format!("it is in use {uses}"))),
+        None => Ok(()),
     }
 }
 

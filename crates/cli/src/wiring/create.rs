@@ -27,6 +27,7 @@ use super::blank::what_is_there;
 use super::neighbours::ThisMachine;
 use super::{
     cannot_open, cannot_start, cannot_use, failed, open_device_with, openness_of, random_bytes,
+    refuse_used,
 };
 use crate::backend::{BackendError, CreateOptions, CreateReport, GroupToMake};
 use crate::size::ByteSize;
@@ -69,7 +70,10 @@ fn paths_of(options: &CreateOptions) -> Result<Vec<PathBuf>, BackendError> {
             (Err(_), ..) => return Err(BackendError::Missing { device: path.clone() }),
         };
         if paths.contains(&whole) {
-            let reason = format!("{} is named twice: a device is in one place", path.display());
+            let reason = format!(
+                "{} is named twice: a device is in one place, so name each once",
+                path.display()
+            );
             return Err(BackendError::Option { option: "--group", reason });
         }
         paths.push(whole);
@@ -156,6 +160,7 @@ fn plans_of(groups: &[GroupToMake], sizes: &[u64]) -> Vec<engine::GroupPlan> {
 /// Returns a device that is there, if it may be overwritten.
 fn existing(options: &CreateOptions, path: &Path) -> Result<Ready, BackendError> {
     let device = open_device_with(path, FileOptions::default())?;
+    refuse_used(path)?;
     check_writable(device.as_ref()).map_err(|error| cannot_use(path, &error))?;
     let found = what_is_there(path, &device).map_err(|error| failed(path, error))?;
     if let (Some(found), false) = (&found, options.is_forced) {

@@ -12,7 +12,7 @@ use storage::volume::{AttachError, ReplaceError, ReturnError, SpareError};
 
 use super::blank::what_is_there;
 use super::neighbours::ThisMachine;
-use super::{Served, cannot_open, cannot_use, failed, open_device_with, random_bytes};
+use super::{Served, cannot_open, cannot_use, failed, open_device_with, random_bytes, refuse_used};
 use crate::backend::BackendError;
 use crate::control::device::the_one;
 use crate::control::{DeviceFacts, Request};
@@ -423,6 +423,7 @@ pub(super) fn blank(
     way: &str,
 ) -> Result<Arc<FileDevice>, BackendError> {
     let device = open_device_with(path, FileOptions::default())?;
+    refuse_used(path)?;
     check_writable(device.as_ref()).map_err(|error| cannot_use(path, &error))?;
     let found = what_is_there(path, &device).map_err(|error| failed(path, error))?;
     if let (Some(found), false) = (found, is_forced) {

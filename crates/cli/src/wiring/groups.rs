@@ -95,7 +95,7 @@ fn add_on(
 ) -> Result<u8, BackendError> {
     let twice = |path: &PathBuf| new.devices.iter().filter(|other| *other == path).count() > 1;
     if let Some(path) = new.devices.iter().find(|path| twice(path)) {
-        return Err(failed(path, "it is named twice: a device is in one place"));
+        return Err(failed(path, "it is named twice: a device is in one place, so name each once"));
     }
     let random = random_bytes()?;
     let mut files = Vec::with_capacity(new.devices.len());

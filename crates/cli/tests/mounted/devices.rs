@@ -1,12 +1,16 @@
 //! Several devices in one command, and a failed one whose spare is waited for.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::mount::UnmountFlags;
 use serde_json::Value;
 
 use crate::several::{refused, status};
+use crate::twice::Loop;
 use crate::{Mounted, can_mount, write};
 
 /// Returns what a command that must be done says.
@@ -162,4 +166,138 @@ fn who_fails_a_device_waits_for_its_spare() {
         assert!(found == vec![name; 1_000_000], "file {name}");
     }
     mounted.unmount();
+}
+
+/// A file system of another kind on a loop device, mounted; gone with it.
+struct Foreign {
+    device: Loop,
+    directory: String,
+}
+
+impl Foreign {
+    /// Makes one in the file `name`. Returns `None`, loudly, where that cannot be.
+    fn new(mounted: &Mounted, name: &str) -> Option<Foreign> {
+        let (file, directory) = (mounted.text(name), mounted.text("foreign"));
+        fs::create_dir(&directory).expect("the name is new");
+        File::create(&file).and_then(|it| it.set_len(64 << 20)).expect("there is room");
+        let is_done = |command: &str, arguments: &[&str]| {
+            let output = Command::new(command).args(arguments).output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        let device = Loop::new(&file)?;
+        let is_made = is_done("mkfs.ext4", &["-q", &device.0]);
+        if !is_made || !is_done("mount", &["-t", "ext4", &device.0, &directory]) {
+            eprintln!("\n*** SKIPPED: another file system: mkfs.ext4 does not work here ***\n");
+            return None;
+        }
+        Some(Foreign { device, directory })
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.directory, UnmountFlags::DETACH);
+    }
+}
+
+/// Goal: a device that is used by something else becomes no member and no spare, by force neither,
+/// and who uses it is named. Method: a loop device with a mounted file system, the file behind it,
+/// another loop device of that file, a file that a loop device shows, a member of a pool that
+/// another server has, and that behind a loop device.
+#[test]
+fn a_device_that_something_else_uses_is_refused_and_its_user_named() {
+    if !can_mount("a_device_that_something_else_uses_is_refused_and_its_user_named") {
+        return;
+    }
+    let (mounted, another) = (Mounted::new(), Mounted::new());
+    let foreign_pool = another.text("pool.hf");
+    let paths = pool_of(&mounted, "mirror", &["m0", "m1"]);
+    let (directory, shown) = (mounted.text("mnt"), mounted.text("shown"));
+    let Some(foreign) = Foreign::new(&mounted, "ext4") else { return };
+    let below = mounted.text("ext4");
+    let Some(second) = Loop::new(&below) else { return };
+    File::create(&shown).and_then(|file| file.set_len(64 << 20)).expect("there is room");
+    let Some(showing) = Loop::new(&shown) else { return };
+    let Some(of_pool) = Loop::new(&foreign_pool) else { return };
+    let on = format!("as the file system (ext4) mounted on {}", foreign.directory);
+    let by_loop = format!("by {}, a loop device that shows it", foreign.device.0);
+    // A device that is locked is asked for again for two seconds.
+    for (device, users, commands) in [
+        (&foreign.device.0, [on.as_str(), "umount"], 6),
+        (&below, [by_loop.as_str(), on.as_str()], 6),
+        (&second.0, [by_loop.as_str(), on.as_str()], 6),
+        (&shown, [showing.0.as_str(), "losetup -d"], 6),
+        (&foreign_pool, ["the pool is in use by process", "(holdfast)"], 4),
+        (&of_pool.0, ["the pool is in use by process", "(holdfast)"], 1),
+    ] {
+        // Before its own superblock ext4 writes nothing; a pool has its label there.
+        let head = || {
+            let mut head = [0; 1024];
+            File::open(device).and_then(|it| it.read_exact_at(&mut head, 0)).expect("it is there");
+            head
+        };
+        let before = head();
+        let new = mounted.text("new");
+        let [single, mirror] = [format!("single:{device}"), format!("mirror:{new},{device}")];
+        let all = [
+            &["device", "add", &directory, device, "--mirror", "0", "--force"][..],
+            &["device", "add", &directory, device, "--spare", "--force"],
+            &["device", "replace", &directory, "1", device, "--force"],
+            &["group", "add", &directory, &single, "--force"],
+            &["group", "add", &directory, &mirror, "--size", "64M", "--force"],
+            &["create", device, "--force"],
+        ];
+        for asked in all.into_iter().take(commands) {
+            let output = mounted.run(asked);
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success(), "{asked:?}");
+            for words in users.into_iter().chain(["in use ", device]) {
+                assert!(text.contains(words), "{asked:?}: {text}");
+            }
+            assert!(!Path::new(&new).exists(), "{asked:?} leaves a file behind");
+        }
+        assert!(head() == before, "{device} was written to");
+    }
+    // What a loop device shows can be had through that, and itself when nobody shows it.
+    done(&mounted, &["device", "add", &directory, &showing.0, "--spare"]);
+    done(&mounted, &["device", "remove", &directory, &showing.0]);
+    drop(showing);
+    done(&mounted, &["device", "add", &directory, &shown, "--spare"]);
+    mounted.unmount();
+    mounted.holdfast(&["check", &paths[0]]);
+    drop(of_pool);
+    another.finish();
+}
+
+/// Goal: a device that is named twice is refused by `create` and `group add`, by whatever names,
+/// with what to do, and leaves nothing behind.
+#[test]
+fn a_device_that_is_named_twice_becomes_no_disk_group() {
+    let folder = format!("holdfast-twice-{}", std::process::id());
+    let folder = fs::canonicalize(std::env::temp_dir()).expect("there is one").join(folder);
+    fs::create_dir(&folder).expect("the name is new");
+    let told = |arguments: &[&str]| {
+        let mut command = Command::new(crate::HOLDFAST);
+        command.args(arguments).current_dir(&folder).env("HOLDFAST_RUN_DIR", &folder);
+        let output = command.output().expect("the program can be started");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let file = |name: &str| folder.join(name);
+    File::create(file("old")).and_then(|it| it.set_len(64 << 20)).expect("there is room");
+    fs::hard_link(file("old"), file("link")).expect("both are ours");
+    let (is_made, text) = told(&["create", "pool", "--size", "64M"]);
+    assert!(is_made, "{text}");
+    for (first, second) in [("a", "a"), ("a", "./a"), ("old", "link"), ("old", "old")] {
+        let (group, name) = (format!("mirror:{first},{second}"), second.trim_start_matches("./"));
+        for asked in [&["create", "--group"][..], &["group", "add", "pool"]] {
+            let (is_done, text) = told(&[asked, &[&group, "--size", "64M"]].concat());
+            let is_advised = text.contains("name each once") || text.contains("name each device");
+            assert!(!is_done && is_advised && text.contains(name), "{asked:?} {group}: {text}");
+            assert!(!file("a").exists(), "{asked:?} leaves a file behind");
+        }
+    }
+    let (is_whole, text) = told(&["check", "pool"]);
+    assert!(is_whole, "{text}");
+    fs::remove_dir_all(&folder).expect("it is ours");
 }

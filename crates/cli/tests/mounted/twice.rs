@@ -14,11 +14,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{Mounted, can_mount, errno, write};
 
 /// A loop device, detached with it.
-struct Loop(String);
+pub(crate) struct Loop(pub(crate) String);
 
 impl Loop {
     /// Returns `None`, loudly, where there is none to be had.
-    fn new(file: &str) -> Option<Loop> {
+    pub(crate) fn new(file: &str) -> Option<Loop> {
         Loop::with(&[file])
     }
 

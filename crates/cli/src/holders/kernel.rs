@@ -1,0 +1,219 @@
+//! What the kernel itself does with a device or file, of which no lock tells: a file system that is
+//! mounted from it, swap, a device above it, a loop device that shows a file.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use front::fuse::mountpoint;
+
+use crate::output::printable;
+
+/// Users that are named; of more the first.
+const NAMED_MAX: usize = 4;
+
+/// What the kernel uses something for, and how that is ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct KernelUse {
+    what: String,
+    way: String,
+}
+
+/// Says what the kernel uses the device or file at `path` for, to follow "in use", and what to do;
+/// `None`: nothing is known.
+pub(crate) fn kernel_uses(path: &Path) -> Option<String> {
+    let stat = fs::metadata(path).ok()?;
+    let uses = match stat.file_type().is_block_device() {
+        true => uses_of_device(stat.rdev()).into_iter().chain(beside(stat.rdev())).collect(),
+        false => shown_by((stat.dev(), stat.ino()), None),
+    };
+    told(&uses)
+}
+
+/// The same of what keeps others from opening a device: not of those who show what it shows.
+pub(crate) fn kernel_claims(path: &Path) -> Option<String> {
+    let stat = fs::metadata(path).ok().filter(|stat| stat.file_type().is_block_device())?;
+    told(&uses_of_device(stat.rdev()))
+}
+
+/// Returns the file that a loop device shows.
+pub(crate) fn file_behind(path: &Path) -> Option<PathBuf> {
+    let stat = fs::metadata(path).ok().filter(|stat| stat.file_type().is_block_device())?;
+    let number = number_of(stat.rdev());
+    loops().into_iter().find(|it| it.number == number).map(|it| it.path)
+}
+
+fn told(uses: &[KernelUse]) -> Option<String> {
+    let named = uses.get(..NAMED_MAX).unwrap_or(uses);
+    let list = |of: fn(&KernelUse) -> &str, between: &str| {
+        let all: Vec<&str> = named.iter().map(of).collect();
+        all.join(between)
+    };
+    let (what, way) = (list(|it| &it.what, " and "), list(|it| &it.way, "; "));
+    (!uses.is_empty()).then(|| format!("{what}: {way}, or name another device"))
+}
+
+/// Returns the number of a device as the kernel writes it: `7:0`.
+fn number_of(rdev: u64) -> String {
+    format!("{}:{}", rustix::fs::major(rdev), rustix::fs::minor(rdev))
+}
+
+/// Returns what uses a block device, or a part of it.
+fn uses_of_device(rdev: u64) -> Vec<KernelUse> {
+    let number = number_of(rdev);
+    let folder = PathBuf::from(format!("/sys/dev/block/{number}"));
+    // Of a whole disk its partitions too.
+    let parts = entries(&folder).filter(|part| part.join("partition").exists());
+    let parts = parts.filter_map(|part| fs::read_to_string(part.join("dev")).ok());
+    let numbers: Vec<String> = parts.map(|part| part.trim().to_owned()).chain([number]).collect();
+    let is_of = |device: &str, source: &str| {
+        let is_source = || {
+            let stat = fs::metadata(source).ok().filter(|stat| stat.file_type().is_block_device());
+            stat.is_some_and(|stat| numbers.contains(&number_of(stat.rdev())))
+        };
+        // Some file systems have a number of their own.
+        numbers.iter().any(|number| number == device) || source.starts_with('/') && is_source()
+    };
+    let mounts = mountpoint::mounts().unwrap_or_default().into_iter();
+    let mounted = mounts.filter(|mount| is_of(&mount.device, &mount.source)).map(|mount| {
+        let directory = printable(&mount.directory.display().to_string());
+        KernelUse {
+            what: format!("as the file system ({}) mounted on {directory}", printable(&mount.kind)),
+            way: format!("unmount that first (`umount {directory}`)"),
+        }
+    });
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let swaps = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    let swaps: Vec<String> = swaps.filter(|name| is_of("", name)).map(printable).collect();
+    let swapped = swaps.into_iter().map(|name| KernelUse {
+        what: "as swap space".to_owned(),
+        way: format!("end that first (`swapoff {name}`)"),
+    });
+    let above = entries(&folder.join("holders")).filter_map(|holder| {
+        let name = fs::read_to_string(holder.join("dm/name")).ok();
+        let own = holder.file_name()?.to_str()?.to_owned();
+        let name = name.map(|name| format!(" ({})", printable(name.trim()))).unwrap_or_default();
+        Some(KernelUse {
+            what: format!("by the device {}{name} above it", printable(&own)),
+            way: "take that apart first".to_owned(),
+        })
+    });
+    mounted.chain(swapped).chain(above).collect()
+}
+
+/// Returns the other loop devices that show what the loop device of this number shows.
+fn beside(rdev: u64) -> Vec<KernelUse> {
+    let number = number_of(rdev);
+    let own = loops().into_iter().find(|it| it.number == number);
+    own.map_or_else(Vec::new, |own| shown_by(own.file, Some(&own)))
+}
+
+/// A loop device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Loop {
+    name: String,
+    number: String,
+    /// File system and inode of the file that it shows.
+    file: (u64, u64),
+    /// Where that is.
+    path: PathBuf,
+    /// First byte that it shows of it, and how many; 0: all behind that.
+    start: u64,
+    length: u64,
+}
+
+impl Loop {
+    fn end(&self) -> u64 {
+        if self.length == 0 { u64::MAX } else { self.start.saturating_add(self.length) }
+    }
+
+    fn overlaps(&self, other: &Loop) -> bool {
+        self.start < other.end() && other.start < self.end()
+    }
+}
+
+/// Returns the loop devices that show the file, or what `of` shows of it.
+fn shown_by(file: (u64, u64), of: Option<&Loop>) -> Vec<KernelUse> {
+    let is_it = |it: &Loop| {
+        it.file == file && of.is_none_or(|of| of.number != it.number && of.overlaps(it))
+    };
+    let as_use = |it: Loop| {
+        let (name, above) = (&it.name, uses_above(&it.number));
+        let above = above.map(|above| format!(", which is in use {above}")).unwrap_or_default();
+        KernelUse {
+            what: format!("by {name}, a loop device that shows it{above}"),
+            way: format!("detach that then (`losetup -d {name}`)"),
+        }
+    };
+    loops().into_iter().filter(is_it).map(as_use).collect()
+}
+
+/// Says what uses a loop device.
+fn uses_above(number: &str) -> Option<String> {
+    let (major, minor) = number.split_once(':')?;
+    let rdev = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+    let uses = uses_of_device(rdev);
+    let what: Vec<&str> = uses.iter().map(|it| it.what.as_str()).collect();
+    (!what.is_empty()).then(|| what.join(" and "))
+}
+
+/// Returns the loop devices that show a file which is found by its name.
+fn loops() -> Vec<Loop> {
+    let attached = |folder: PathBuf| {
+        let read = |name: &str| fs::read(folder.join(name)).ok();
+        let number = |name: &str| String::from_utf8(read(name)?).ok()?.trim().parse().ok();
+        let mut path = read("loop/backing_file")?;
+        // One line; a name may have others.
+        path.pop_if(|last| *last == b'\n');
+        let path = PathBuf::from(OsString::from_vec(path));
+        let stat = fs::metadata(&path).ok()?;
+        Some(Loop {
+            name: format!("/dev/{}", folder.file_name()?.to_str()?),
+            number: String::from_utf8(read("dev")?).ok()?.trim().to_owned(),
+            file: (stat.dev(), stat.ino()),
+            path,
+            start: number("loop/offset").unwrap_or(0),
+            length: number("loop/sizelimit").unwrap_or(0),
+        })
+    };
+    entries(Path::new("/sys/block")).filter_map(attached).collect()
+}
+
+/// Returns what is in a folder, in order of the names.
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loop_devices_beside_each_other_are_two_devices() {
+        let part = |start, length| Loop {
+            name: "/dev/loop0".to_owned(),
+            number: "7:0".to_owned(),
+            file: (1, 1),
+            path: PathBuf::new(),
+            start,
+            length,
+        };
+        assert!(part(0, 0).overlaps(&part(4096, 4096)));
+        assert!(part(0, 4097).overlaps(&part(4096, 0)));
+        assert!(!part(0, 4096).overlaps(&part(4096, 4096)));
+        assert!(!part(8192, 0).overlaps(&part(4096, 4096)));
+    }
+
+    #[test]
+    fn what_uses_a_device_is_followed_by_what_to_do() {
+        assert_eq!(told(&[]), None);
+        let uses = |what: &str| KernelUse { what: what.to_owned(), way: format!("end {what}") };
+        let words = told(&[uses("a"), uses("b")]).expect("there are two");
+        assert_eq!(words, "a and b: end a; end b, or name another device");
+    }
+}
