@@ -20,7 +20,7 @@ use format::summary::{Summary, SummaryKind};
 use format::text::{quoted, shown};
 use storage::device::SharedDevice;
 
-use crate::stripe::members_of;
+use crate::stripe::{Mirrors, members_of};
 use crate::{InspectError, Opened};
 use check::convert::{index_of, to_u64, to_usize};
 use check::lookup::wanted_page;
@@ -54,9 +54,22 @@ pub struct Layer {
 pub struct Explanation {
     /// In order.
     pub layers: Vec<Layer>,
+    mirrors: Mirrors,
 }
 
 impl Explanation {
+    /// Returns one of a pool, without a layer.
+    fn of(opened: &Opened) -> Explanation {
+        Explanation { layers: Vec::new(), mirrors: Mirrors::of(&opened.superblock) }
+    }
+
+    /// Adds where each copy lies of what is at `place`, if that is in a mirror.
+    fn add_copies(&mut self, geometry: &Geometry, place: Place, fragments: u32) {
+        if let Some(copies) = self.mirrors.copies_of(geometry, place, fragments) {
+            self.add("copies", None, None, copies);
+        }
+    }
+
     fn add(
         &mut self,
         layer: &'static str,
@@ -72,6 +85,7 @@ impl Explanation {
         for line in members_of(geometry, place, 1, true) {
             self.add("copies", None, None, line);
         }
+        self.add_copies(geometry, place, 1);
     }
 
     /// Returns the explanation for people: a line a layer.
@@ -151,7 +165,7 @@ pub fn explain_path(
 ) -> Result<Explanation, InspectError> {
     let opened = Opened::replayed(device)?;
     let reader = &opened.reader;
-    let mut explanation = Explanation::default();
+    let mut explanation = Explanation::of(&opened);
     explain_superblock(&opened, &mut explanation);
     let name = || shown(path);
     let all = filesets(reader);
@@ -399,6 +413,7 @@ fn explain_block(
     for line in members_of(&reader.geometry, pointer.place, pointer.fragments, is_page) {
         explanation.add("stripe", None, None, line);
     }
+    explanation.add_copies(&reader.geometry, pointer.place, pointer.fragments);
     explain_segment(reader, pointer.place, explanation);
 }
 
@@ -445,7 +460,7 @@ fn usage_of(reader: &Reader, group: u32, segment: u32) -> Option<SegmentUsage> {
 pub fn explain_offset(device: &SharedDevice, offset: u64) -> Result<Explanation, InspectError> {
     let opened = Opened::replayed(device)?;
     let geometry = &opened.reader.geometry;
-    let mut explanation = Explanation::default();
+    let mut explanation = Explanation::of(&opened);
     if offset >= opened.reader.device_bytes() {
         let why = "is past the end of the device";
         return Err(InspectError::not_there(offset.to_string(), why));

@@ -1,8 +1,12 @@
-//! Where a place of a disk group in stripes lies: member, row, unit, parity, and the other copy.
+//! Where a place of a disk group of several devices lies: in stripes member, row, unit, parity, and
+//! the other copy; in a mirror each copy.
 
 use format::disk_group::ADDED_GROUPS_OFFSET;
 use format::geometry::Geometry;
 use format::ids::Place;
+use format::members::{Layout, MemberState};
+use format::superblock::Superblock;
+use format::text::shown;
 
 /// Says on which members what lies at `place` is: of blocks each unit and its parity, of a page
 /// both copies. Nothing where it lies in no stripes.
@@ -16,10 +20,7 @@ pub(crate) fn members_of(
     let (Some(lay), Some(start)) = (lay, geometry.device_offset(place, fragments)) else {
         return Vec::new();
     };
-    // Of one that was added the members are counted, and its bytes, from its own start.
-    let start = geometry
-        .range_of(place.group())
-        .map_or(start, |range| start - geometry.group_offset(range.first) + ADDED_GROUPS_OFFSET);
+    let start = on_members(geometry, place, start);
     let (seen, _) = lay.seen_at(start);
     let is_page = is_page && seen == start;
     let (start, stripes) = (seen, lay.at(seen));
@@ -46,4 +47,55 @@ pub(crate) fn members_of(
         at += unit.rest_bytes;
     }
     lines
+}
+
+/// Returns the byte of the members of a disk group that byte `start` of the pool, which is at
+/// `place`, is; in stripes that of the disk group.
+fn on_members(geometry: &Geometry, place: Place, start: u64) -> u64 {
+    // Of one that was added the members are counted, and its bytes, from its own start.
+    let range = geometry.range_of(place.group());
+    range.map_or(start, |range| start - geometry.group_offset(range.first) + ADDED_GROUPS_OFFSET)
+}
+
+/// The disk groups of a pool whose devices hold the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mirrors(Vec<(u8, Vec<String>)>);
+
+impl Mirrors {
+    /// Returns those that the label lists, with the devices of each.
+    pub(crate) fn of(label: &Superblock) -> Mirrors {
+        let added = label.added.iter().map(|group| (group.number, group.layout, &group.slots));
+        let all = std::iter::once((0, label.layout, &label.slots)).chain(added);
+        let mirrors = all.filter(|(_, layout, _)| *layout == Layout::Mirror);
+        let device = |slot: usize| {
+            let member = label.members.get(slot)?;
+            let is_online = member.state == MemberState::Online;
+            let state =
+                if is_online { String::new() } else { format!(" ({})", member.state.word()) };
+            Some(format!("member {slot} {}{state}", shown(&member.path)))
+        };
+        let named = mirrors.map(|(number, _, slots)| {
+            let devices = slots.iter().filter_map(device).collect();
+            (number, devices)
+        });
+        Mirrors(named.collect())
+    }
+
+    /// Says where each copy lies of what is at `place`. Nothing where that is in no mirror.
+    pub(crate) fn copies_of(
+        &self,
+        geometry: &Geometry,
+        place: Place,
+        fragments: u32,
+    ) -> Option<String> {
+        let number = geometry.disk_group_of(place.group())?;
+        let (_, devices) = self.0.iter().find(|(own, _)| *own == number)?;
+        let start = geometry.device_offset(place, fragments)?;
+        let byte = on_members(geometry, place, start);
+        let copies: Vec<String> = (1..)
+            .zip(devices)
+            .map(|(copy, device): (usize, &String)| format!("copy {copy} on {device}, byte {byte}"))
+            .collect();
+        Some(copies.join("; "))
+    }
 }

@@ -301,3 +301,93 @@ fn a_device_that_is_named_twice_becomes_no_disk_group() {
     assert!(is_whole, "{text}");
     fs::remove_dir_all(&folder).expect("it is ours");
 }
+
+/// Returns the numbers that follow each `words` in `text`.
+fn numbers_after(text: &str, words: &str) -> Vec<u64> {
+    let digits = |rest: &str| rest.chars().take_while(char::is_ascii_digit).collect::<String>();
+    text.split(words).skip(1).filter_map(|rest| digits(rest).parse().ok()).collect()
+}
+
+/// Returns bytes of a device of a pool.
+fn bytes_at(path: &str, byte: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    File::open(path).and_then(|it| it.read_exact_at(&mut bytes, byte)).expect("it is there");
+    bytes
+}
+
+/// Goal: `explain` tells where each copy of a block and of a page of a mirror lies, and it is
+/// there, also in a disk group that was added. Method: what is told is read from the devices.
+#[test]
+fn explain_tells_where_the_copies_of_a_mirror_are() {
+    if !can_mount("explain_tells_where_the_copies_of_a_mirror_are") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let paths = pool_of(&mounted, "mirror", &["m0", "m1"]);
+    let directory = mounted.text("mnt");
+    let more = ["n0", "n1"].map(|name| mounted.text(name));
+    let group = format!("mirror:{},{}", more[0], more[1]);
+    mounted.holdfast(&["group", "add", &directory, &group, "--size", "64M"]);
+    mounted.holdfast(&["placement", "set", &directory, "/", "1"]);
+    let content: Vec<u8> = (0..16_384_u32).flat_map(u32::to_le_bytes).collect();
+    write(&mounted.path("added"), &content);
+    mounted.holdfast(&["placement", "set", &directory, "/", "0"]);
+    write(&mounted.path("first"), &content);
+    mounted.unmount();
+    for (name, devices, slots) in [("/first", &paths[..], [0, 1]), ("/added", &more[..], [2, 3])] {
+        let told = done(&mounted, &["explain", "--pool", &paths[0], name]);
+        let blocks =
+            told.lines().map(str::trim_start).skip_while(|line| !line.starts_with("block: "));
+        let copies = blocks.skip(1).find(|line| line.starts_with("copies: ")).unwrap_or_default();
+        for ((copy, device), slot) in (1..).zip(devices).zip(slots) {
+            let words = format!("copy {copy} on member {slot} {device}, byte ");
+            let byte = numbers_after(copies, &words);
+            assert_eq!(byte.len(), 1, "{name}: {told}");
+            assert!(bytes_at(device, byte[0], 4096) == content[..4096], "{name}: {told}");
+        }
+        let dirent =
+            told.lines().map(str::trim_start).skip_while(|line| !line.starts_with("dirent: "));
+        let copies = dirent.skip(1).find(|line| line.starts_with("copies: ")).unwrap_or_default();
+        let byte = numbers_after(copies, &format!("copy 2 on member 1 {}, byte ", paths[1]));
+        let page = bytes_at(&paths[1], byte[0], 4096);
+        let is_there = page.windows(5).any(|window| window == &name.as_bytes()[1..6]);
+        assert!(is_there, "{name}: {told}");
+    }
+}
+
+/// Goal: `explain` tells where each unit of a block of a raid5 lies and its parity, and they are
+/// there. Method: the units of a row and its parity, as it tells them, are read from the devices:
+/// they are what was written, and the devices are zero together.
+#[test]
+fn explain_tells_where_the_parity_of_a_raid5_is() {
+    if !can_mount("explain_tells_where_the_parity_of_a_raid5_is") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let paths = pool_of(&mounted, "raid5", &["r0", "r1", "r2"]);
+    let content: Vec<u8> = (0..131_072_u32).flat_map(u32::to_le_bytes).collect();
+    write(&mounted.path("file"), &content);
+    mounted.unmount();
+    let told = done(&mounted, &["explain", "--pool", &paths[0], "/file"]);
+    let units: Vec<&str> =
+        told.lines().map(str::trim_start).filter(|line| line.starts_with("stripe: ")).collect();
+    assert!(units.len() >= 8, "{told}");
+    let mut at = 0;
+    for unit in units {
+        let of = |words: &str| *numbers_after(unit, words).first().expect(unit);
+        let (member, parity) = (of(" on member "), of("parity on member "));
+        // The unit's own byte is told first, that of the parity is where the row begins.
+        let [own, row] = numbers_after(unit, ", byte ")[..] else { panic!("{unit}") };
+        assert_ne!(member, parity, "{unit}");
+        let device = |number: u64| &paths[usize::try_from(number).expect("there are three")];
+        let wanted = &content[at..at + 4096];
+        assert!(bytes_at(device(member), own, 4096) == wanted, "byte {at}: {unit}");
+        let third = (0..3).find(|it| ![member, parity].contains(it)).expect("there are three");
+        assert!((row..row + 16_384).contains(&own), "{unit}");
+        let [unit, parity, third] =
+            [member, parity, third].map(|it| bytes_at(device(it), own, 4096));
+        let is_zero = (0..4096).all(|at| unit[at] ^ parity[at] ^ third[at] == 0);
+        assert!(is_zero, "byte {at}");
+        at += 16_384;
+    }
+}
