@@ -1,6 +1,7 @@
 //! `holdfast serve`: opens pools and serves them over the network until a signal comes.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -260,17 +261,37 @@ fn tell(hub: &Hub, http: &HttpServer, output: &Output) {
 }
 
 fn listen(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).with_context(|| {
-        format!("{option} {address}: cannot listen there: end who does, or give another port")
-    })
+    TcpListener::bind(address)
+        .map_err(|error| anyhow::anyhow!("{option} {address}: {}", why_deaf(&error, address)))
+}
+
+/// Says why nothing can listen at `address`, and what to do.
+fn why_deaf(error: &std::io::Error, address: SocketAddr) -> String {
+    let port = address.port();
+    let kind = error.kind();
+    if kind == ErrorKind::AddrInUse {
+        format!(
+            "another program listens at this port (`ss -lnp sport = :{port}` shows it): end that, \
+             or give another port"
+        )
+    } else if kind == ErrorKind::AddrNotAvailable {
+        "this machine has no such address: give one of its own, or 0.0.0.0 for all".to_owned()
+    } else if kind == ErrorKind::PermissionDenied {
+        format!(
+            "port {port} is for programs of root, as all below 1024 are: give another port, or the \
+             capability CAP_NET_BIND_SERVICE"
+        )
+    } else {
+        format!("cannot listen there: {error}")
+    }
 }
 
 /// Listens for a portmapper's questions, by TCP and UDP.
 fn listen_both(address: SocketAddr) -> anyhow::Result<(TcpListener, UdpSocket)> {
     let listener = listen(address, "--portmap")?;
     let address = listener.local_addr().context("--portmap")?;
-    let socket = UdpSocket::bind(address).with_context(|| {
-        format!("--portmap {address}: cannot listen there by UDP: end who does")
+    let socket = UdpSocket::bind(address).map_err(|error| {
+        anyhow::anyhow!("--portmap {address} by UDP: {}", why_deaf(&error, address))
     })?;
     Ok((listener, socket))
 }

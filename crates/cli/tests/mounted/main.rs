@@ -23,6 +23,7 @@ mod locks;
 mod mount;
 mod moving;
 mod names;
+mod packaged;
 mod quota;
 mod roles;
 mod serve;

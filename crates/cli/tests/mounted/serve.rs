@@ -43,9 +43,18 @@ fn a_served_pool_answers_and_is_clean_after_the_signal() {
     socket.read_exact(&mut answer).expect("it answers");
     assert_eq!(answer, NULL_ANSWER);
     // The port and the pool are taken.
-    let second = holdfast(&["serve", &pool, "--nfs", address]);
+    for option in ["--nfs", "--listen", "--portmap"] {
+        let more = if option == "--nfs" { &[][..] } else { &["--nfs", "127.0.0.1:0"] };
+        let second = holdfast(&[&["serve", &pool, option, address], more].concat());
+        let told = String::from_utf8_lossy(&second.stderr).into_owned();
+        let words = format!("{option} {address}: another program listens at this port");
+        assert!(!second.status.success() && told.contains(&words), "{told}");
+        assert!(told.contains("give another port"), "{told}");
+    }
+    // An address of documentation is nobody's.
+    let second = holdfast(&["serve", &pool, "--nfs", "192.0.2.1:0"]);
     let told = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(!second.status.success() && told.contains("give another port"), "{told}");
+    assert!(!second.status.success() && told.contains("has no such address"), "{told}");
     let second = holdfast(&["serve", &pool, "--nfs", "127.0.0.1:0"]);
     let told = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(!second.status.success() && told.contains("in use"), "{told}");
