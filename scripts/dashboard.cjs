@@ -1,14 +1,17 @@
 // What people do with the dashboard, done by a browser. Run by scripts/dashboard.sh:
-// node dashboard.cjs SAID TOKEN-FILE SCREENSHOTS CHROMIUM
+// node dashboard.cjs SAID TOKEN-FILE SCREENSHOTS CHROMIUM PLACE SERVER
+// PLACE has the files of the pools; SERVER is the process of the server.
 "use strict";
 const { chromium } = require("playwright-core");
 const assert = require("node:assert");
+const { execFile } = require("node:child_process");
 const fs = require("node:fs");
 const http = require("node:http");
 const net = require("node:net");
 const path = require("node:path");
+const { setTimeout: sleep } = require("node:timers/promises");
 
-const [said, tokenFile, shots, executablePath] = process.argv.slice(2);
+const [said, tokenFile, shots, executablePath, place, server] = process.argv.slice(2);
 const facts = JSON.parse(fs.readFileSync(said, "utf8").split("\n")[0]);
 const base = "http://" + facts.http + "/";
 const token = fs.readFileSync(tokenFile, "utf8").trim();
@@ -26,6 +29,50 @@ async function beClient() {
   await new Promise((done) => socket.on("connect", done));
   for (let count = 0; count < 500; count += 1) socket.write(nullCall());
   return socket;
+}
+
+const port = facts.nfs.slice(facts.nfs.lastIndexOf(":") + 1);
+const urlOf = (name) => "nfs://127.0.0.1/rots/" + name + "?nfsport=" + port + "&mountport=" + port;
+// Runs a program; resolves to what went wrong.
+const ran = (...command) => new Promise((done) => execFile(command[0], command.slice(1), { timeout: 60000 }, (error) => done(error)));
+// Copies a file into the pool that rots.
+const copyIn = (from, name) => ran("nfs-cp", from, urlOf(name));
+// Makes a request slow: the server stands still while it has some to answer.
+async function beSlow() {
+  const from = path.join(place, "large");
+  fs.writeFileSync(from, Buffer.alloc(64 << 20, 7));
+  for (let time = 0; time < 5; time += 1) {
+    let isDone = false;
+    const copied = copyIn(from, "slow").finally(() => { isDone = true; });
+    for (let stop = 0; stop < 10 && !isDone; stop += 1) {
+      await sleep(15 + stop);
+      process.kill(Number(server), "SIGSTOP");
+      await sleep(300);
+      process.kill(Number(server), "SIGCONT");
+    }
+    assert.strictEqual(await copied, null);
+    const response = await fetch(base + "api/v1/slow", { headers: { Authorization: "Bearer " + token } });
+    if ((await response.json()).list.length > 0) return;
+  }
+  throw new Error("no request was slow");
+}
+// Two blocks of a file rot on the device.
+async function rot() {
+  const pattern = Buffer.from("this is what will rot");
+  const from = path.join(place, "rotten");
+  fs.writeFileSync(from, Buffer.alloc(65536, pattern));
+  assert.strictEqual(await copyIn(from, "rotten"), null);
+  const pool = fs.openSync(path.join(place, "rots.hf"), "r+");
+  const piece = Buffer.alloc(1 << 20);
+  const found = [];
+  for (let at = 0; found.length === 0 && at < (1 << 30); at += piece.length) {
+    const length = fs.readSync(pool, piece, 0, piece.length, at);
+    // The file begins there, and not in the middle of the pattern.
+    for (let page = 0; page < length; page += 4096) if (piece.subarray(page).indexOf(pattern) === 0) found.push(at + page);
+  }
+  assert(found.length > 0, "the file is not on the device");
+  for (const place of [found[0] + 100, found[0] + 16384 + 100]) fs.writeSync(pool, "rot", place);
+  fs.closeSync(pool);
 }
 
 async function main() {
@@ -83,7 +130,14 @@ async function main() {
   await refused(401, async () => late());
   assert(await page.locator("#main").isVisible(), "a late answer made the page forget the token");
   await page.unroute("**/api/v1/server");
-  const has = (where, text) => page.locator(where, { hasText: text }).first().waitFor({ timeout: 20000 });
+  const has = async (where, text) => {
+    try {
+      await page.locator(where, { hasText: text }).first().waitFor({ timeout: 20000 });
+    } catch (error) {
+      console.error(where + " has no " + text + ", but: " + await page.locator(where).allTextContents());
+      throw error;
+    }
+  };
   await has("#health", "all is well");
   // A label is text, whatever is in it.
   await has("#pools h3", "<b>pool</b>");
@@ -132,6 +186,44 @@ async function main() {
   await page.fill("#any", '{"do": "export-list", "after": ""}');
   await page.locator("#any-form button").click();
   await has("#any-told", "192.0.2.0/24");
+
+  await has("#events", "Nothing went wrong.");
+  // A device is replaced: a refusal is told in place, and a job copies.
+  const second = path.join(place, "second.hf"), third = path.join(place, "third.hf");
+  await page.locator("button[aria-label='Replace " + second + "']").focus();
+  await page.keyboard.press("Enter");
+  await page.waitForSelector("#replace[open]");
+  await page.keyboard.type("third.hf");
+  await page.keyboard.press("Enter");
+  assert(await page.evaluate(() => document.querySelector("#replace-form").matches(":invalid")), "a path without a / is taken");
+  await page.fill("#replace-form [name=to]", path.join(place, "pool.hf"));
+  await refused(422, async () => {
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("#replace-wrong:not([hidden])");
+  });
+  await page.setViewportSize({ width: 390, height: 844 });
+  await page.screenshot({ path: path.join(shots, "replace.png") });
+  await page.setViewportSize({ width: 1280, height: 900 });
+  await page.fill("#replace-form [name=to]", third);
+  await page.keyboard.press("Enter");
+  await has("#said", second + " is replaced by " + third);
+  assert(await page.locator("#replace").isHidden());
+  await has(".member", third);
+  assert.strictEqual(await page.locator(".member", { hasText: second }).count(), 0);
+  // What lies on one device alone cannot be replaced.
+  assert.strictEqual(await page.locator("button[aria-label='Replace " + path.join(place, "rots.hf") + "']").count(), 0);
+
+  // A slow request, and what cannot be read, by file.
+  await has("#slow", "No request took 250 ms or longer.");
+  await beSlow();
+  await has("#slow td", "/rots");
+  await has("#slow td", "127.0.0.1");
+  await rot();
+  for (let time = 0; time < 2; time += 1) assert(await ran("nfs-cat", urlOf("rotten")), "what has rotted is read");
+  await has("#events li b", "/rotten");
+  await has("#events li", "error, 2 times");
+  const told = (await page.locator("#events li").allTextContents()).filter((text) => text.includes("rotten"));
+  assert(told.length === 1 && told[0].includes("/rotten, bytes 0 to 65535"), "what rotted is told as: " + told);
 
   // Two samples, so that there is a line.
   for (let count = 0; count < 3; count += 1) {

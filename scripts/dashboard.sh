@@ -12,7 +12,7 @@ skip() {
     echo "SKIPPED: the dashboard is not tested: $*" >&2
     exit 77
 }
-for needed in chromium=chromium node=nodejs npm=npm; do
+for needed in chromium=chromium node=nodejs npm=npm nfs-cp=libnfs-utils; do
     command -v "${needed%%=*}" >/dev/null || skip "there is no ${needed%%=*}: apt-get install ${needed#*=}"
 done
 mkdir -p "$WORK"
@@ -30,8 +30,11 @@ place=$(mktemp -d)
 server=
 trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true; wait; rm -rf "$place"' EXIT
 export HOLDFAST_RUN_DIR=$place/run
-"$program" create "$place/pool.hf" --size 1G --label '<b>pool</b>' >/dev/null
-"$program" --json serve "$place/pool.hf" --nfs 127.0.0.1:0 --listen 127.0.0.1:0 \
+"$program" create --group "mirror:$place/pool.hf,$place/second.hf" --size 1G \
+    --label '<b>pool</b>' >/dev/null
+# What rots in this one is lost: it has one copy.
+"$program" create "$place/rots.hf" --size 1G --label rots >/dev/null
+"$program" --json serve "$place/pool.hf" "$place/rots.hf" --nfs 127.0.0.1:0 --listen 127.0.0.1:0 \
     --state "$place/state" --log-file "$place/log" >"$place/said" &
 server=$!
 for _ in $(seq 300); do
@@ -44,8 +47,9 @@ done
 "$program" clone create "$place/pool.hf:home@monday" >/dev/null
 "$program" export add "$place/pool.hf:home" /home --to 10.0.0.0/8,fd00::/8 --rw >/dev/null
 "$program" schedule set "$place/pool.hf:home" hourly=24,daily=7 >/dev/null
+"$program" export add "$place/rots.hf" /rots --rw --squash none >/dev/null
 NODE_PATH=$WORK/node_modules node scripts/dashboard.cjs "$place/said" "$place/state/token" "$WORK" \
-    "$(command -v chromium)"
+    "$(command -v chromium)" "$place" "$server"
 kill "$server"
 wait "$server"
 server=

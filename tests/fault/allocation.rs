@@ -91,7 +91,7 @@ fn a_page_in_use_that_is_marked_free_is_told() {
     put(&mut image, offset, descriptor);
     let told = refusal(&image, |pool, number| make(pool, &long_name(NAMES + number)).map(drop));
     assert!(
-        matches!(&told, FsError::Corrupt { defect } if defect.code == DefectCode::AG003),
+        matches!(&told, FsError::Corrupt { defect, .. } if defect.code == DefectCode::AG003),
         "{told}"
     );
 }
@@ -110,7 +110,7 @@ fn a_group_too_many_is_told() {
         pool.write(&Caller::root(), ino, 0, &content(number, FILE_BYTES))
     });
     assert!(
-        matches!(&told, FsError::Corrupt { defect } if defect.code == DefectCode::AG007),
+        matches!(&told, FsError::Corrupt { defect, .. } if defect.code == DefectCode::AG007),
         "{told}"
     );
 }

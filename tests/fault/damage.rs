@@ -106,7 +106,7 @@ fn rot_is_told_and_never_served() {
         for number in 0..FILES {
             match read(&pool, &format!("file{number}")) {
                 Ok(bytes) => assert!(bytes == content(number, FILE_BYTES), "wrong bytes, {offset}"),
-                Err(FsError::Corrupt { defect }) => {
+                Err(FsError::Corrupt { defect, .. }) => {
                     told += 1;
                     assert!(is_found, "check finds nothing, a read says {defect} ({offset})");
                 }
@@ -242,7 +242,7 @@ fn a_lying_directory_page_is_refused() {
         let pool = open(&device).expect("the root directory is not read yet");
         for number in 0..100 {
             let refused = make(&pool, &format!("new{number}")).expect_err("it is believed");
-            let FsError::Corrupt { defect } = refused else { panic!("{refused}") };
+            let FsError::Corrupt { defect, .. } = refused else { panic!("{refused}") };
             assert!(defect.code.name().starts_with("DR00"), "{defect}");
         }
     }
@@ -282,7 +282,7 @@ fn a_lying_attribute_page_is_refused() {
         let ino = find(&pool, "file").expect("its attributes are elsewhere");
         let refused = set(&pool, ino, b"user.second").expect_err("it is believed");
         assert!(
-            matches!(&refused, FsError::Corrupt { defect } if defect.code == DefectCode::XA001)
+            matches!(&refused, FsError::Corrupt { defect, .. } if defect.code == DefectCode::XA001)
         );
         let unread = pool.getxattr(&Caller::root(), ino, b"user.first").expect_err("it is served");
         assert!(matches!(unread, FsError::Corrupt { .. }), "{unread}");
@@ -315,5 +315,8 @@ fn a_block_that_lies_nowhere_is_told() {
     for number in 0..FILES {
         let told = read(&pool, &format!("file{number}")).expect_err("it is read from nowhere");
         assert!(matches!(told, FsError::Io { .. } | FsError::Corrupt { .. }), "{told}");
+        let file = told.file().expect("the file is known");
+        assert_eq!((&file.path, file.first_byte()), (&format!("/file{number}"), Some(0)), "{told}");
+        assert!(told.to_string().contains(&file.to_string()), "{told}");
     }
 }

@@ -1,7 +1,8 @@
 //! The last warnings and errors of the log, for whoever asks a server what went wrong.
 //!
 //! Of each event the message and its fields are kept, at most [`EVENTS_MAX`] events of
-//! [`TEXT_BYTES_MAX`].
+//! [`TEXT_BYTES_MAX`]. What an event says of a file, by the fields `file`, `first_byte` and
+//! `last_byte`, is kept apart: so that events can be put together by path.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -34,6 +35,12 @@ pub(crate) struct Kept {
     pub(crate) is_error: bool,
     /// What.
     pub(crate) text: String,
+    /// The path of the file that it is about, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) path: Option<String>,
+    /// Which bytes of that file, the first and the last, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes: Option<(u64, u64)>,
 }
 
 /// Returns the last events, the newest first.
@@ -67,22 +74,21 @@ impl<S: Subscriber> Layer<S> for Keep {
         if *event.metadata().level() > Level::WARN {
             return;
         }
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        let mut end = TEXT_BYTES_MAX.min(text.0.len());
-        while !text.0.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.0.truncate(end);
+        let mut told = Told::default();
+        event.record(&mut told);
+        let Told { mut text, path, first, last } = told;
+        cut(&mut text);
         let is_error = *event.metadata().level() == Level::ERROR;
         // A notice that could not be told tells of nothing new.
         let is_of_notices = event.metadata().target().ends_with("::receivers");
-        if is_error && !is_of_notices && tells_of_damage(&text.0) {
+        if is_error && !is_of_notices && tells_of_damage(&text) {
             let mut damage = DAMAGE.lock().unwrap_or_else(PoisonError::into_inner);
             let before = damage.as_ref().map_or(0, |(count, _)| *count);
-            *damage = Some((before + 1, text.0.clone()));
+            let file = path.as_ref().map_or_else(String::new, |path| format!(" file={path:?}"));
+            *damage = Some((before + 1, format!("{text}{file}")));
         }
-        let kept = Kept { seconds: now_seconds(), is_error, text: text.0 };
+        let bytes = first.zip(last);
+        let kept = Kept { seconds: now_seconds(), is_error, text, path, bytes };
         let mut events = EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
         if events.len() == EVENTS_MAX {
             events.pop_front();
@@ -91,20 +97,53 @@ impl<S: Subscriber> Layer<S> for Keep {
     }
 }
 
-/// The message, and the fields behind it.
-struct Text(String);
+/// Cuts a text to what is kept of it.
+fn cut(text: &mut String) {
+    let mut end = TEXT_BYTES_MAX.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+}
 
-impl Visit for Text {
+/// The message with the fields behind it, and apart from that the file that it is about.
+#[derive(Default)]
+struct Told {
+    text: String,
+    path: Option<String>,
+    first: Option<u64>,
+    last: Option<u64>,
+}
+
+impl Visit for Told {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "file" {
+            let mut path = value.to_owned();
+            cut(&mut path);
+            self.path = Some(path);
+        } else {
+            self.record_debug(field, &value);
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "first_byte" => self.first = Some(value),
+            "last_byte" => self.last = Some(value),
+            _ => self.record_debug(field, &value),
+        }
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        if self.0.len() > TEXT_BYTES_MAX {
+        if self.text.len() > TEXT_BYTES_MAX {
             return;
         }
         let _ = if field.name() == "message" {
             let message = format!("{value:?}");
-            self.0.insert_str(0, &message);
+            self.text.insert_str(0, &message);
             Ok(())
         } else {
-            write!(self.0, " {}={value:?}", field.name())
+            write!(self.text, " {}={value:?}", field.name())
         };
     }
 }
@@ -138,9 +177,20 @@ mod tests {
             }
             tracing::error!(path = "/a", "{}", "x".repeat(2 * TEXT_BYTES_MAX));
             tracing::error!(path = "/a/b", "damage");
+            let none: Option<&str> = None;
+            let (first, last) = (Some(4096_u64), Some(8191_u64));
+            let is = "/a/c";
+            tracing::error!(what = none, file = is, first_byte = first, last_byte = last, "lost");
+            tracing::warn!(what = "the page", file = none, first_byte = None::<u64>, "lost");
         });
         let events = recent();
         assert_eq!(events.len(), EVENTS_MAX);
+        let of_none = &events[0];
+        assert!(of_none.text == "lost what=\"the page\"" && of_none.path.is_none(), "{of_none:?}");
+        let of_file = &events[1];
+        assert_eq!((of_file.text.as_str(), of_file.path.as_deref()), ("lost", Some("/a/c")));
+        assert_eq!(of_file.bytes, Some((4096, 8191)));
+        let events = &events[2..];
         assert!(events[0].is_error && events[0].text == "damage path=\"/a/b\"", "{:?}", events[0]);
         assert_eq!(events[1].text.len(), TEXT_BYTES_MAX);
         assert!(!events[2].is_error && events[2].text.contains("number=199"), "{:?}", events[2]);

@@ -679,7 +679,7 @@ mod tests {
         let device = Path::new("/srv/pool.hf");
         let name = || "/srv/pool.hf".to_owned();
         let cut = DeviceError::Failed { device: name() };
-        let io = FsError::Io { cause: cut.to_string() };
+        let io = FsError::io(cut.to_string());
         let errors = [
             cannot_start(device, engine::OpenError::Device(cut)),
             cannot_start(device, engine::OpenError::Files(io)),

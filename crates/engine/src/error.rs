@@ -1,8 +1,42 @@
 //! What can go wrong with an operation on files, and what the caller should do.
 
+use std::fmt;
+
 pub use format::defect::{Defect, DefectCode};
 use format::page::{PageKind, PageOwner};
 use format::quota::QuotaKind;
+
+/// A file that an error is about, and which bytes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePart {
+    /// Its path, as people are shown it.
+    pub path: String,
+    /// The first byte and the last; none: the whole file, or it is not known.
+    pub bytes: Option<(u64, u64)>,
+}
+
+impl FilePart {
+    /// Returns the first of the bytes.
+    #[must_use]
+    pub fn first_byte(&self) -> Option<u64> {
+        self.bytes.map(|(first, _)| first)
+    }
+
+    /// Returns the last of the bytes.
+    #[must_use]
+    pub fn last_byte(&self) -> Option<u64> {
+        self.bytes.map(|(_, last)| last)
+    }
+}
+
+impl fmt::Display for FilePart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bytes {
+            Some((first, last)) => write!(f, "{}, bytes {first} to {last}", self.path),
+            None => f.write_str(&self.path),
+        }
+    }
+}
 
 /// Why an operation on files did not happen.
 ///
@@ -130,16 +164,20 @@ pub enum FsError {
     #[error("argument list too long")]
     TooBig,
     /// A device failed.
-    #[error("input/output error: {cause}")]
+    #[error("input/output error: {}{cause}", before(file))]
     Io {
         /// Device, range and cause.
         cause: String,
+        /// The file, where it is known.
+        file: Option<Box<FilePart>>,
     },
     /// What a device returned is not what was written there. Run `holdfast check`.
-    #[error("corrupt: {defect}")]
+    #[error("corrupt: {}{defect}", before(file))]
     Corrupt {
         /// What is wrong, and where.
         defect: Box<Defect>,
+        /// The file, where it is known.
+        file: Option<Box<FilePart>>,
     },
 }
 
@@ -152,11 +190,43 @@ pub type Completion = Box<dyn FnOnce(FsResult<()>) + Send>;
 
 impl From<Defect> for FsError {
     fn from(defect: Defect) -> FsError {
-        FsError::Corrupt { defect: Box::new(defect) }
+        FsError::Corrupt { defect: Box::new(defect), file: None }
     }
 }
 
+/// Returns what stands before the cause.
+fn before(file: &Option<Box<FilePart>>) -> String {
+    file.as_ref().map_or_else(String::new, |file| format!("{file}: "))
+}
+
 impl FsError {
+    /// Returns a failure of a device.
+    #[must_use]
+    pub fn io(cause: impl Into<String>) -> FsError {
+        FsError::Io { cause: cause.into(), file: None }
+    }
+
+    /// Returns the file that it is about, where it is a failure of a device or damage and the file
+    /// is known.
+    #[must_use]
+    pub fn file(&self) -> Option<&FilePart> {
+        let (FsError::Io { file, .. } | FsError::Corrupt { file, .. }) = self else { return None };
+        file.as_deref()
+    }
+
+    /// Returns the error as one about `length_bytes` at `offset` of its file.
+    pub(crate) fn in_bytes(mut self, offset: u64, length_bytes: usize) -> FsError {
+        let length = u64::try_from(length_bytes).unwrap_or(u64::MAX);
+        if let FsError::Io { file: Some(file), .. } | FsError::Corrupt { file: Some(file), .. } =
+            &mut self
+            && file.bytes.is_none()
+            && length > 0
+        {
+            file.bytes = Some((offset, offset.saturating_add(length - 1)));
+        }
+        self
+    }
+
     /// Returns the number that Linux programs know it by (errno(3)).
     #[must_use]
     pub fn errno(&self) -> i32 {

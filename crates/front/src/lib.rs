@@ -5,6 +5,7 @@
 //! means the same after a restart.
 
 pub mod counts;
+mod failure;
 pub mod fuse;
 pub mod nfs;
 pub mod peer;

@@ -289,8 +289,8 @@ impl Allocator {
         }
         match self.ensure_group(state, number) {
             Ok(()) => Ok(true),
-            Err(FsError::Corrupt { defect }) if defect.code == DefectCode::AG007 => {
-                Err(FsError::Corrupt { defect })
+            Err(FsError::Corrupt { defect, file }) if defect.code == DefectCode::AG007 => {
+                Err(FsError::Corrupt { defect, file })
             }
             Err(error) if planted::is(Planted::UnreadGroupStopsAll) => Err(error),
             Err(error) => {

@@ -577,7 +577,7 @@ pub(crate) fn io(error: storage::device::DeviceError) -> FsError {
     if matches!(error, storage::device::DeviceError::NoSpace { .. }) {
         return FsError::NoSpace;
     }
-    FsError::Io { cause: error.to_string() }
+    FsError::io(error.to_string())
 }
 
 /// A defect as the caller of a file operation sees it.

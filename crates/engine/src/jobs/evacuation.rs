@@ -39,7 +39,7 @@ use super::pieces::LOST_NAMED_MAX;
 use super::{Budget, Job, JobProgress, Step};
 use crate::alloc::{LOW_SEGMENTS, SegmentId};
 use crate::convert::wide;
-use crate::error::{FsError, FsResult};
+use crate::error::{FilePart, FsError, FsResult};
 use crate::sync::Mutex;
 use crate::vnode::{Core, Unread};
 
@@ -179,7 +179,7 @@ impl Evacuation {
                     if let AddGroupError::Device(cause) = &error {
                         return core.store.journal.fail(cause);
                     }
-                    FsError::Io { cause: error.to_string() }
+                    FsError::io(error.to_string())
                 })?;
                 core.store.alloc.note_disk_groups()?;
                 tracing::info!(disk_group, "the disk group is empty, and was taken out");
@@ -225,7 +225,7 @@ impl Evacuation {
             ),
         };
         let cause = format!("{left_bytes} bytes of disk group {number} cannot be moved: {what}");
-        Err(FsError::Io { cause })
+        Err(FsError::io(cause))
     }
 
     /// Moves pages. Returns whether some are kept where they are by somebody, and nothing else is
@@ -262,14 +262,17 @@ impl Evacuation {
                 continue;
             }
             drop(known);
-            let what = match core.who_has(entry, *place) {
-                Ok(Some(who)) => who,
-                // Nobody has it any more.
-                Ok(None) => continue,
-                Err(error) => format!("the block at {place}: {error}"),
-            };
-            tracing::error!(what, "it cannot be read, and stays on the devices that are to go");
-            self.unread.lock().insert(*place, what);
+            // Nobody has it any more.
+            let Some(what) = core.who_lost(entry, *place) else { continue };
+            let file = what.file();
+            tracing::error!(
+                what = what.other(),
+                file = file.map(|file| file.path.as_str()),
+                first_byte = file.and_then(FilePart::first_byte),
+                last_byte = file.and_then(FilePart::last_byte),
+                "it cannot be read, and stays on the devices that are to go"
+            );
+            self.unread.lock().insert(*place, what.to_string());
         }
     }
 }

@@ -22,9 +22,9 @@ use storage::volume::{Remade, Stay, ToRemake};
 use self::own::{Own, save_maps};
 use super::pieces::{Kept, LOST_NAMED_MAX, Listed, MIB, Notes, PASSED_OVER_MAX, listed_in};
 use super::{Budget, Job, JobProgress, Step};
-use crate::error::{FsError, FsResult};
+use crate::error::{FilePart, FsError, FsResult};
 use crate::sync::Mutex;
-use crate::vnode::Core;
+use crate::vnode::{Affected, Core};
 
 /// What a rebuild has done so far.
 #[derive(Debug, Default)]
@@ -68,12 +68,19 @@ impl RebuildCounts {
         }
     }
 
-    fn lose(&self, what: String) {
-        tracing::error!(what, "lost: no other device gives it, and it is written as zeros");
+    fn lose(&self, what: &Affected) {
+        let file = what.file();
+        tracing::error!(
+            what = what.other(),
+            file = file.map(|file| file.path.as_str()),
+            first_byte = file.and_then(FilePart::first_byte),
+            last_byte = file.and_then(FilePart::last_byte),
+            "lost: no other device gives it, and it is written as zeros"
+        );
         self.lost.fetch_add(1, Ordering::Relaxed);
         let mut names = self.names.lock();
         if names.len() < LOST_NAMED_MAX {
-            names.push(what);
+            names.push(what.to_string());
         }
     }
 }
@@ -167,7 +174,7 @@ impl Rebuild {
         let made = volume.remake_pieces(self.slot, &pieces, |at, remade| {
             lost.extend(makes.get(at).map(|(_, kept)| Lost::of(core, kept, &remade)));
         });
-        let made = made.map_err(|error| FsError::Io { cause: error.to_string() })?;
+        let made = made.map_err(|error| FsError::io(error.to_string()))?;
         let stop = makes.get(made).map(|(piece, _)| piece.start);
         for (piece, kept) in &planned {
             if stop.is_some_and(|stop| stop <= piece.start) {
@@ -242,15 +249,12 @@ impl Rebuild {
                     || format!("bytes {offset} to {} of the pool", offset + 4095),
                     |place| format!("the page of metadata at {place}"),
                 );
-                self.counts.lose(what);
+                self.counts.lose(&Affected::Other(what));
             }
         }
         for block in &lost.blocks {
-            match core.who_has(&block.entry, block.place) {
-                Ok(Some(who)) => self.counts.lose(who),
-                // Nobody has it any more.
-                Ok(None) => {}
-                Err(error) => self.counts.lose(format!("the block at {}: {error}", block.place)),
+            if let Some(who) = core.who_lost(&block.entry, block.place) {
+                self.counts.lose(&who);
             }
         }
     }
@@ -263,7 +267,7 @@ fn unknown(piece: &Range<u64>, error: &FsError) -> FsError {
          whole: run holdfast check, and resume the job once it is clean",
         piece.start, piece.end
     );
-    FsError::Io { cause }
+    FsError::io(cause)
 }
 
 impl Job for Rebuild {

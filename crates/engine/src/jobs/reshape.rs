@@ -157,7 +157,7 @@ impl Reshape {
         let compared = match volume.compare(piece, kept.redundancy(), None) {
             Ok(compared) => compared,
             Err(_) if volume.lacks_to_reshape() => return Ok(false),
-            Err(error) => return Err(FsError::Io { cause: error.to_string() }),
+            Err(error) => return Err(FsError::io(error.to_string())),
         };
         let Some(compared) = compared else { return Ok(false) };
         if let Kept::Segment(pin) = kept
@@ -220,7 +220,7 @@ impl Reshape {
                 Err(GrowError::Device(error)) => Err(fail(error)),
                 Err(error) => {
                     let cause = refused.insert(error).to_string();
-                    Err(FsError::Io { cause })
+                    Err(FsError::io(cause))
                 }
             });
         if let Some(error) = refused {
@@ -304,7 +304,7 @@ impl Reshape {
         };
         self.compared.store(border, Ordering::Relaxed);
         match moved {
-            Moved::Unread { cause } => Err(FsError::Io { cause }),
+            Moved::Unread { cause } => Err(FsError::io(cause)),
             Moved::All | Moved::Busy | Moved::Away => Ok(Step::Wait),
         }
     }
@@ -321,7 +321,7 @@ impl Reshape {
                  job",
                 self.disk_group
             );
-            return Err(FsError::Io { cause });
+            return Err(FsError::io(cause));
         }
         let is_wanted = |id: &SegmentId| {
             alloc.is_of(id.group, self.disk_group) && self.number_of(core, *id) >= behind

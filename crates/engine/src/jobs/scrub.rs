@@ -41,9 +41,9 @@ use super::pieces::{
 use super::{Budget, Job, JobProgress, Step};
 use crate::alloc::{Pin, SegmentId};
 use crate::convert::index_wide;
-use crate::error::{FsError, FsResult};
+use crate::error::{FilePart, FsError, FsResult};
 use crate::sync::Mutex;
-use crate::vnode::Core;
+use crate::vnode::{Affected, Core};
 
 /// What a scrub has found so far.
 #[derive(Debug, Default)]
@@ -102,8 +102,17 @@ impl ScrubCounts {
         }
     }
 
-    fn lose(&self, what: String) {
-        tracing::error!(what, "a scrub finds nothing that verifies, or cannot write it");
+    fn lose(&self, what: impl Into<Affected>) {
+        let what = what.into();
+        let file = what.file();
+        tracing::error!(
+            what = what.other(),
+            file = file.map(|file| file.path.as_str()),
+            first_byte = file.and_then(FilePart::first_byte),
+            last_byte = file.and_then(FilePart::last_byte),
+            "a scrub finds nothing that verifies, or cannot write it"
+        );
+        let what = what.to_string();
         self.lost.fetch_add(1, Ordering::Relaxed);
         let mut names = self.names.lock();
         // Each page of a block has the name of its file.
@@ -113,7 +122,7 @@ impl ScrubCounts {
     }
 
     /// Counts what became of something bad.
-    fn count(&self, healed: Option<&Healed>, what: impl FnOnce() -> String) {
+    fn count(&self, healed: Option<&Healed>, what: impl FnOnce() -> Affected) {
         match healed {
             None => _ = self.unused.fetch_add(1, Ordering::Relaxed),
             // What was mended with its neighbour is the same by now.
@@ -325,7 +334,7 @@ impl Segment<'_> {
 }
 
 fn io(error: DeviceError) -> FsError {
-    FsError::Io { cause: error.to_string() }
+    FsError::io(error.to_string())
 }
 
 /// Returns the place at byte `offset` of the pool, in a group or in front of them.
@@ -357,7 +366,7 @@ impl Scrub {
         };
         if offset < geometry.groups_offset {
             let healed = core.store.cache.mend(place);
-            self.counts.count(healed.as_ref(), || format!("what lies at {place}"));
+            self.counts.count(healed.as_ref(), || format!("what lies at {place}").into());
             return Ok(());
         }
         let id = SegmentId { group: place.group(), segment: geometry.segment_of(place) };
@@ -377,8 +386,9 @@ impl Scrub {
             Some(segment) => mend_data(core, place, segment, &mut who)?,
             None => None,
         };
-        self.counts
-            .count(healed.as_ref(), || who.unwrap_or_else(|| format!("what lies at {place}")));
+        self.counts.count(healed.as_ref(), || {
+            who.unwrap_or_else(|| format!("what lies at {place}").into())
+        });
         Ok(())
     }
 }
@@ -389,7 +399,7 @@ fn mend_data(
     core: &Core,
     place: Place,
     segment: &Segment<'_>,
-    who: &mut Option<String>,
+    who: &mut Option<Affected>,
 ) -> FsResult<Option<Healed>> {
     let volume = &core.store.volume;
     let heal = |place, length, is_it: &dyn Fn(&[u8]) -> bool| {
@@ -409,9 +419,7 @@ fn mend_data(
         return Ok(healed);
     }
     // A crash leaves summaries of blocks that were never durable, and that no map leads to.
-    *who = core
-        .who_has(&block.entry, block.place)
-        .unwrap_or_else(|error| Some(format!("the block at {}: {error}", block.place)));
+    *who = core.who_lost(&block.entry, block.place);
     let is_lost = who.is_some() || planted::is(Planted::DeadBlockIsLoss);
     Ok(healed.filter(|_| is_lost))
 }

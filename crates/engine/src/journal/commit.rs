@@ -88,7 +88,7 @@ impl Drop for Leader<'_> {
         // W2: a bug ended it, and nobody else would run them.
         while let Some(callback) = self.next_left() {
             let error = self.journal.check_alive().err();
-            callback(Err(error.unwrap_or_else(|| FsError::Io { cause: self.journal.bug() })));
+            callback(Err(error.unwrap_or_else(|| FsError::io(self.journal.bug()))));
         }
     }
 }

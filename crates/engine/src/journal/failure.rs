@@ -13,7 +13,7 @@ impl Journal {
     pub(crate) fn fail(&self, error: &DeviceError) -> FsError {
         let cause = error.to_string();
         self.fail_with(&cause);
-        FsError::Io { cause }
+        FsError::io(cause)
     }
 
     /// T5: as [`Journal::fail`], for a defect.

@@ -455,7 +455,7 @@ impl Pool {
         match self.scrub() {
             Ok(_) => self.has_left_scrub.store(false, Ordering::Relaxed),
             Err(error @ ScrubError::Device(_)) => {
-                return Err(FsError::Io { cause: error.to_string() });
+                return Err(FsError::io(error.to_string()));
             }
             // One went just now.
             Err(ScrubError::NotSeveral | ScrubError::Alone | ScrubError::Away) => {}

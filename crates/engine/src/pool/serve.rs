@@ -268,7 +268,8 @@ impl FileSystem for Pool {
         length_bytes: usize,
         into: &mut Vec<u8>,
     ) -> FsResult<usize> {
-        self.named(ino, b"", self.files_of(ino)?.read_file(caller, ino, offset, length_bytes, into))
+        let read = self.files_of(ino)?.read_file(caller, ino, offset, length_bytes, into);
+        self.named(ino, b"", read).map_err(|error| error.in_bytes(offset, length_bytes))
     }
 
     fn read_each(&self, asked: &[ReadAsked<'_>], told: &mut ReadTold<'_>) {
@@ -277,12 +278,15 @@ impl FileSystem for Pool {
             return self.read_one_by_one(asked, told);
         }
         self.files().read_files(asked, &mut |index, read| {
-            told(index, self.named(asked[index].ino, b"", read));
+            let ReadAsked { ino, offset, length_bytes, .. } = asked[index];
+            let read = self.named(ino, b"", read);
+            told(index, read.map_err(|error| error.in_bytes(offset, length_bytes)));
         });
     }
 
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
-        self.named(ino, b"", self.files_of(ino)?.write_file(caller, ino, offset, data))
+        let written = self.files_of(ino)?.write_file(caller, ino, offset, data);
+        self.named(ino, b"", written).map_err(|error| error.in_bytes(offset, data.len()))
     }
 
     fn write_some(
@@ -300,7 +304,7 @@ impl FileSystem for Pool {
             let is_durable = stability == Stability::Durable;
             if is_durable { files.sync_file(caller, ino).map(|()| count) } else { Ok(count) }
         });
-        self.named(ino, b"", written)
+        self.named(ino, b"", written).map_err(|error| error.in_bytes(offset, data.len()))
     }
 
     fn run_deferred_work(&self) {

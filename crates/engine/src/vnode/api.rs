@@ -19,7 +19,7 @@
 
 use std::ops::Deref;
 
-pub use crate::error::{Completion, FsError, FsResult};
+pub use crate::error::{Completion, FilePart, FsError, FsResult};
 pub use format::hash::siphash24;
 pub use runtime::clock::Timestamp;
 pub use storage::device::{AlignedBuffer, SharedBytes};

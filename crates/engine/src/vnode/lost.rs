@@ -1,29 +1,75 @@
 //! Who has a block that is lost: what a scrub or a rebuild tells people, who know files by paths.
 
+use std::fmt;
+
 use format::ids::Place;
 use format::summary::SummaryEntry;
 
 use super::{Core, Files};
-use crate::error::{FsError, FsResult};
+use crate::error::{FilePart, FsError, FsResult};
 use crate::segment::LostBlock;
+
+/// What is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Affected {
+    /// Bytes of a file.
+    File(FilePart),
+    /// Something else, in words.
+    Other(String),
+}
+
+impl Affected {
+    /// Returns the file, where it is one.
+    pub(crate) fn file(&self) -> Option<&FilePart> {
+        let Affected::File(file) = self else { return None };
+        Some(file)
+    }
+
+    /// Returns what it is where it is no file.
+    pub(crate) fn other(&self) -> Option<&str> {
+        let Affected::Other(words) = self else { return None };
+        Some(words)
+    }
+}
+
+impl fmt::Display for Affected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Affected::File(file) => file.fmt(f),
+            Affected::Other(words) => f.write_str(words),
+        }
+    }
+}
+
+impl From<String> for Affected {
+    fn from(words: String) -> Affected {
+        Affected::Other(words)
+    }
+}
+
+impl From<FilePart> for Affected {
+    fn from(file: FilePart) -> Affected {
+        Affected::File(file)
+    }
+}
 
 impl Core {
     /// Tells of what a recovery wrote over, for no member gave it, by paths. Called with no lock
     /// held.
     pub(crate) fn tell_lost(&self, lost: &[LostBlock]) {
         for block in lost {
-            let who = match &block.entry {
-                Some(entry) => self.who_has(entry, block.place),
-                None => Ok(Some(format!("the page at {}", block.place))),
+            let what = match &block.entry {
+                Some(entry) => self.who_lost(entry, block.place),
+                None => Some(Affected::Other(format!("the page at {}", block.place))),
             };
-            let what = match who {
-                Ok(Some(what)) => what,
-                // Nobody has it any more.
-                Ok(None) => continue,
-                Err(error) => format!("the block at {}: {error}", block.place),
-            };
+            // Nobody has it any more.
+            let Some(what) = what else { continue };
+            let file = what.file();
             tracing::error!(
-                what,
+                what = what.other(),
+                file = file.map(|file| file.path.as_str()),
+                first_byte = file.and_then(FilePart::first_byte),
+                last_byte = file.and_then(FilePart::last_byte),
                 "lost, unless a member that is away comes back with it: no member gave it when the \
                  log was replayed"
             );
@@ -55,13 +101,22 @@ impl Core {
         })
     }
 
+    /// Returns who loses the block at `place`, which a summary lists as `entry`; `None`: nobody has
+    /// it any more. Called with no lock held.
+    pub(crate) fn who_lost(&self, entry: &SummaryEntry, place: Place) -> Option<Affected> {
+        match self.who_has(entry, place) {
+            Ok(who) => who.map(Affected::File),
+            Err(error) => Some(Affected::Other(format!("the block at {place}: {error}"))),
+        }
+    }
+
     /// Returns the file that has the block at `place`, which a summary lists as `entry`, and where
     /// in the file it lies; `None`: nobody has it any more. Called with no lock held.
     ///
     /// # Errors
     ///
     /// What is wrong with the metadata that leads there.
-    pub(crate) fn who_has(&self, entry: &SummaryEntry, place: Place) -> FsResult<Option<String>> {
+    pub(crate) fn who_has(&self, entry: &SummaryEntry, place: Place) -> FsResult<Option<FilePart>> {
         let Some(start) = entry.index.checked_mul(1 << entry.block_shift.min(20)) else {
             return Ok(None);
         };
@@ -101,9 +156,10 @@ impl Core {
                 true => String::new(),
                 false => self.filesets.table.lock(&self.store)?.path_of(slot) + ":",
             };
-            return Ok(Some(format!("{name}{path}, bytes {start} to {}", end - 1)));
+            return Ok(Some(FilePart { path: name + &path, bytes: Some((start, end - 1)) }));
         }
         // Whoever opens a fileset now keeps others from looking: better told than kept back.
-        Ok((!is_all).then(|| format!("inode {}, bytes {start} to {}", entry.anode.0, end - 1)))
+        let unnamed = format!("inode {}", entry.anode.0);
+        Ok((!is_all).then(|| FilePart { path: unnamed, bytes: Some((start, end - 1)) }))
     }
 }

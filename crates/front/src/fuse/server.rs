@@ -26,6 +26,7 @@ use super::protocol::{
     Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ReadRequest, Reply, Request,
     Sender,
 };
+use crate::failure::log_failure;
 use crate::shared::Viewer;
 
 /// Most data one READ or WRITE moves: the kernel's own limit without raising a sysctl
@@ -748,12 +749,9 @@ fn done(
     result.map(|()| Reply::Done).map_err(|e| errno(operation, ino, &e))
 }
 
-/// Returns what the program sees, and logs what the administrator must see: here a failure leaves
-/// our hands. Refusals are the program's affair and are not logged.
+/// Returns what the program sees, and logs what the administrator must see.
 fn errno(operation: &'static str, ino: Ino, error: &FsError) -> Errno {
-    if matches!(error, FsError::Io { .. } | FsError::Corrupt { .. }) {
-        tracing::error!(operation, ino = ino.0, %error, "operation failed");
-    }
+    log_failure("fuse", operation, Some(ino), error);
     Errno::from_raw_os_error(error.errno())
 }
 

@@ -25,13 +25,14 @@ use super::export::Export;
 use super::handle::{ExportId, HANDLE_BYTES, HandleKey};
 use super::mount::{self, Mounts};
 use super::protocol::{
-    self, HANDLE_BYTES_MAX, Status, fsid_of, put_attr, put_before, put_some_attr,
+    self, HANDLE_BYTES_MAX, PROCEDURE_NAMES, Status, fsid_of, put_attr, put_before, put_some_attr,
 };
 use super::rpc::{self, Call, Credentials, Unserved};
 use super::turns::{Turn, Turns};
 use super::xdr::{Garbage, Reader, Writer};
 use super::{attributes, data, listing, names, portmap};
 use crate::counts::OperationCounts;
+use crate::failure::log_failure;
 use crate::watch::{Asker, Watch};
 
 /// Most exports of a server.
@@ -549,9 +550,9 @@ impl Failure {
             Refused::Status(status) | Refused::Seen(status, _) => *status,
             Refused::Garbage => Status::INVAL,
             Refused::Failed(error) => {
-                if matches!(error, FsError::Io { .. } | FsError::Corrupt { .. }) {
-                    tracing::error!(procedure = self.procedure, %error, "NFS call failed");
-                }
+                let name =
+                    usize::try_from(self.procedure).ok().and_then(|at| PROCEDURE_NAMES.get(at));
+                log_failure("nfs", name.copied().unwrap_or("?"), None, error);
                 Status::from(error)
             }
         };

@@ -284,7 +284,7 @@ impl FileSystem for MemoryFs {
 
     fn getattr(&self, _: &Caller, ino: Ino) -> FsResult<Attr> {
         if self.hides_attributes.load(Ordering::Relaxed) {
-            return Err(FsError::Io { cause: "as a test says".to_owned() });
+            return Err(FsError::io("as a test says"));
         }
         self.state.lock().file(ino).map(|file| file.attr.clone())
     }

@@ -175,7 +175,7 @@ impl Live {
             return Ok(());
         }
         self.has_failed.store(true, Ordering::SeqCst);
-        Err(FsError::Io { cause: error.to_string() })
+        Err(FsError::io(error.to_string()))
     }
 
     fn persist(&self) -> FsResult<()> {

@@ -27,7 +27,7 @@ use crate::alloc::Pin;
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 use crate::jobs::pieces::{Listed, listed_in, rows_around};
-use crate::vnode::Core;
+use crate::vnode::{Affected, Core};
 
 /// A segment under parity while it is looked at.
 struct Rows<'a> {
@@ -100,7 +100,8 @@ impl Scrub {
                 self.counts.lose(format!("the page of metadata at {place}"));
                 continue;
             }
-            self.counts.count(healed.as_ref(), || format!("the page of metadata at {place}"));
+            self.counts
+                .count(healed.as_ref(), || format!("the page of metadata at {place}").into());
         }
     }
 
@@ -114,9 +115,7 @@ impl Scrub {
         let mut dead = BTreeSet::new();
         for block in blocks.iter().filter(|block| !block.is_in(&bytes)) {
             let at = block.range.start;
-            let who = core
-                .who_has(&block.entry, block.place)
-                .unwrap_or_else(|error| Some(format!("the block at {}: {error}", block.place)));
+            let who = core.who_lost(&block.entry, block.place);
             let left = if who.is_some() { &mut lost } else { &mut dead };
             if !self.mend_block(core, block, who)? {
                 left.insert(at);
@@ -147,7 +146,7 @@ impl Scrub {
             }
             let healed = core.store.volume.heal(Purpose::Cleaner, place, PAGE_BYTES, &is_summary);
             let healed = healed.map_err(|error| core.store.journal.fail(&error))?;
-            self.counts.count(Some(&healed), || format!("the summary at {place}"));
+            self.counts.count(Some(&healed), || format!("the summary at {place}").into());
             if let Some(good) = healed.bytes {
                 page.copy_from_slice(&good);
             }
@@ -157,7 +156,7 @@ impl Scrub {
 
     /// Rebuilds a block that does not verify. Returns whether it does now. `who` is told of what is
     /// lost; `None`: no map leads to it, so that nothing may be.
-    fn mend_block(&self, core: &Core, block: &Listed, who: Option<String>) -> FsResult<bool> {
+    fn mend_block(&self, core: &Core, block: &Listed, who: Option<Affected>) -> FsResult<bool> {
         let length = block.range.len();
         let is_it = |bytes: &[u8]| block.is_it(bytes);
         let healed = core.store.volume.heal(Purpose::Cleaner, block.place, length, &is_it);
@@ -165,7 +164,8 @@ impl Scrub {
             Ok(healed) => {
                 let is_good = healed.bytes.is_some();
                 if is_good || who.is_some() {
-                    let named = || who.unwrap_or_else(|| format!("the block at {}", block.place));
+                    let unnamed = || format!("the block at {}", block.place).into();
+                    let named = || who.unwrap_or_else(unnamed);
                     self.counts.count(Some(&healed), named);
                 }
                 Ok(is_good)
