@@ -5,6 +5,8 @@
 //! looked at: what was written, for what purpose, and where the flushes were. What syncs is looked
 //! at on a device of which writes can be durable by themselves, and on one that has flushes alone.
 
+mod members;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
@@ -126,6 +128,13 @@ fn ends_with_a_durable_log(requests: &[Request]) -> bool {
         Some(&last) => last == LOG_THROUGH && !requests.contains(&LOG),
         None => false,
     }
+}
+
+/// The same behind data, which a flush makes durable: also that of a member which has none.
+fn ends_with_a_durable_log_of_data(requests: &[Request]) -> bool {
+    let is_log = |request: &Request| [LOG, LOG_THROUGH].contains(request);
+    let log = requests.iter().position(is_log);
+    log.is_some_and(|log| ends_with_a_durable_log(&requests[log..]))
 }
 
 const HOME: Request = Request::Write(Purpose::Home);
