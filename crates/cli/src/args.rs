@@ -43,17 +43,17 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Make a pool
     Create(CreateArgs),
-    /// Put a pool's files under a directory
+    /// Mount a pool: its files appear under a directory
     Mount(MountArgs),
-    /// Take a pool's files away again, and wait until the pool is closed
+    /// Unmount a pool, and wait until it is closed
     Unmount(UnmountArgs),
-    /// Serve a pool's files over the network
+    /// Serve pools over the network: files by NFSv3, a dashboard by HTTP
     Serve(ServeArgs),
     /// Show mounted pools
     Status(StatusArgs),
     /// Make, show, change, rename and delete the filesets of a pool
     Fileset(fileset::FilesetArgs),
-    /// Take clones of a fileset, show and delete them
+    /// Take clones of a fileset (snapshots), show and delete them
     Clone(clone::CloneArgs),
     /// Export filesets of a served pool over the network, show and remove exports
     Export(export::ExportArgs),
@@ -61,21 +61,21 @@ pub(crate) enum Command {
     Quota(quota::QuotaArgs),
     /// Say which disk group the data of files and directories comes from, and show it
     Placement(placement::PlacementArgs),
-    /// Take clones by schedule, and keep so many of them
+    /// Take clones and scrub by schedule, and delete clones that are more than are kept
     Schedule(schedule::ScheduleArgs),
-    /// Tell a test to all whom a server tells what happens to its pools
+    /// Send a test to all whom a server tells what happens to its pools
     Notify(schedule::NotifyArgs),
-    /// Show what the clients of a server do now
+    /// Show the load by client, directory and operation, as it is now
     Top(top::TopArgs),
-    /// Show requests of clients that took long, as they come
+    /// Show slow requests of clients, as they come
     Trace(top::TraceArgs),
-    /// Let a server read its configuration again
+    /// Make a server read its configuration again
     Reload(ReloadArgs),
     /// Show the devices of a pool, fail and replace them
     Device(device::DeviceArgs),
     /// Show the disk groups of a pool, add and remove them
     Group(group::GroupArgs),
-    /// Hold all copies of what a pool has against each other, and repair
+    /// Read and compare all copies of what a pool has, and repair
     Scrub(device::ScrubArgs),
     /// Show which paths two clones have differently, or a clone and its fileset
     Diff(transfer::DiffArgs),
@@ -272,7 +272,7 @@ pub(crate) struct MountArgs {
     /// How data is placed
     #[arg(long, value_enum, default_value = "log")]
     pub(crate) placement: PlacementName,
-    /// Age at which what was not synced is committed
+    /// What no program syncs is made durable after so long
     #[arg(long, default_value = "5s", value_parser = parse_time)]
     pub(crate) commit_interval: Duration,
     /// How long the device may take to answer before a request fails
@@ -324,7 +324,7 @@ pub(crate) struct MountArgs {
                         port), async (names and attributes \
                         are answered before they are durable)")]
 pub(crate) struct ServeArgs {
-    /// The pools' devices; POOL:a/b is a fileset of one [default: its first, root]
+    /// A device of each pool; POOL:a/b serves the fileset a/b of it [default: root, which each has]
     #[arg(value_name = "POOL", required_unless_present = "config")]
     pub(crate) pools: Vec<PathBuf>,
     /// What to serve, beside the command line: see the example below; SIGHUP reads it again
@@ -337,15 +337,16 @@ pub(crate) struct ServeArgs {
     /// Where NFS and MOUNT listen; port 0: any that is free
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) nfs: Option<SocketAddr>,
-    /// What of the first pool is exported, and to whom, for as long as this server runs [default:
-    /// what `holdfast export add` has added; if nothing ever was, and one pool is served without a
-    /// configuration: all of it as /, to this machine, to read and write]
+    /// What of the first pool is exported while this server runs: NAME or NAME:OPTION,..., as below
+    /// [default: what `holdfast export add` has added; where nothing ever was, and one pool is
+    /// served without --config: all of it as /, read-write, to this machine]
     #[arg(long = "export", value_name = "EXPORT")]
     pub(crate) exports: Vec<ExportRules>,
     /// Where HTTP listens: dashboard, metrics, JSON; port 0: any that is free
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) listen: Option<SocketAddr>,
-    /// A name by which clients ask for HTTP, beside the address [default: localhost, on loopback]
+    /// Another name by which clients reach the server by HTTP, beside its address; others are
+    /// refused [default: localhost, on loopback]
     #[arg(long = "host", value_name = "NAME", requires = "listen")]
     pub(crate) hosts: Vec<String>,
     /// Certificates of HTTP, in PEM, with the server's first
@@ -357,19 +358,19 @@ pub(crate) struct ServeArgs {
     /// Listen for HTTP on a network without TLS: whoever reads along learns the token
     #[arg(long, requires = "listen")]
     pub(crate) insecure: bool,
-    /// Where a portmapper listens, for clients that are not told a port; its port is 111
+    /// Where a portmapper (rpcbind) listens, for clients that ask it for the port of NFS: port 111
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) portmap: Option<SocketAddr>,
     /// Memory for pages
     #[arg(long, default_value = "256M")]
     pub(crate) cache: ByteSize,
-    /// Age at which what was not synced is committed
+    /// What no program syncs is made durable after so long
     #[arg(long, default_value = "5s", value_parser = parse_time)]
     pub(crate) commit_interval: Duration,
     /// How long the device may take to answer before a request fails
     #[arg(long, default_value = "30s", value_parser = parse_time)]
     pub(crate) device_deadline: Duration,
-    /// Serve a pool that was not closed although another machine may have it open: it has not
+    /// Serve a pool that was not closed, as no other machine has it open: you know that
     #[arg(long)]
     pub(crate) force: bool,
     /// Threads that answer clients [default: 16]

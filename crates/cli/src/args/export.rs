@@ -11,8 +11,8 @@ use crate::control::SquashName;
     after_help = "Examples:\n  holdfast export add pool.hf:home /home --to 10.0.0.0/8 --rw\n  \
                         holdfast export list pool.hf\n  \
                         holdfast export remove pool.hf /home\n\n\
-                        Exports are of a server (`holdfast serve`), which does at once what it is \
-                        asked, and\nexports what was added again when it is started again."
+                        The pool is served meanwhile (`holdfast serve`). What is added or removed \
+                        counts at once, and\nstays so when the server is started again."
 )]
 pub(crate) struct ExportArgs {
     #[command(subcommand)]
@@ -48,8 +48,8 @@ pub(crate) enum ExportCommand {
         /// Let requests come from any port: any user of a client may then claim to be any other
         #[arg(long)]
         insecure: bool,
-        /// Answer changes of names and attributes before they are durable: clients do not make
-        /// again what is lost
+        /// Answer changes of names and attributes before they are durable: a crash may lose what
+        /// clients were told is done
         #[arg(long = "async")]
         is_async: bool,
     },

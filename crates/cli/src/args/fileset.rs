@@ -113,21 +113,21 @@ pub(crate) enum FilesetCommand {
     #[command(after_help = "Examples:\n  holdfast fileset move pool.hf:home big.hf:home\n  \
                             holdfast fileset move pool.hf:home big.hf:home --abort\n  \
                             holdfast fileset move pool.hf:home --here\n\n\
-                            One server has both pools, or none. Files keep their numbers but for \
-                            the upper bits, and all\nthat they are. A move that was ended goes \
-                            on by the same command; wherever it ends, the fileset\nis in \
-                            exactly one of both pools. Clones do not move along. --member \
-                            is of the pool that it leaves.")]
+                            Both pools are served by one server, or by none. Files keep contents, \
+                            attributes and times; the\nupper bits of their inode numbers change. \
+                            A move that was interrupted goes on by the same command;\nwhenever \
+                            that is, the fileset is in exactly one of the two pools. Clones do not \
+                            move along.\n--member is of the pool that it leaves.")]
     Move {
         /// POOL:a/b
         fileset: PathBuf,
-        /// OTHER:c, which is not there yet
+        /// OTHER:c, its pool and name from then on; there is no such fileset yet
         #[arg(required_unless_present = "here")]
         to: Option<PathBuf>,
-        /// Give up what has come to the other pool
+        /// Give the move up: what has come to the other pool is removed there
         #[arg(long)]
         abort: bool,
-        /// Say that the fileset is in this pool, where the other one can't be asked any more
+        /// Decide that the fileset is in this pool, as the other one is lost and can't be asked
         #[arg(long, conflicts_with_all = ["to", "abort"])]
         here: bool,
     },

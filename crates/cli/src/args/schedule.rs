@@ -23,16 +23,17 @@ pub(crate) struct ScheduleArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ScheduleCommand {
-    /// Say how many clones of each kind a served fileset keeps
+    /// Set how many clones of each kind are kept of a served fileset
     #[command(after_help = "Example:\n  holdfast schedule set pool.hf:home \
                             hourly=24,daily=7,weekly=4,monthly=12")]
     Set {
         /// POOL:a/b
         fileset: PathBuf,
-        /// hourly=N,daily=N,weekly=N,monthly=N, or none; clones that are there stay then
+        /// How many are kept: hourly=N,daily=N,weekly=N,monthly=N, each if it is wanted; or none:
+        /// no more are taken, and those that are there stay
         #[arg(value_parser = Counts::parse)]
         keep: Counts,
-        /// Of filesets that had this name and are gone: takes their schedules away
+        /// Remove the schedules of filesets that had this name and were deleted
         #[arg(long)]
         gone: bool,
     },
@@ -44,17 +45,17 @@ pub(crate) enum ScheduleCommand {
         /// A served pool, or POOL:a/b
         pool: PathBuf,
     },
-    /// Say how often a served pool is scrubbed, or show it
+    /// Set how often a served pool is scrubbed, or show it
     #[command(after_help = "Examples:\n  holdfast schedule scrub pool.hf weekly\n  \
                             holdfast schedule scrub pool.hf none\n  \
                             holdfast schedule scrub pool.hf default\n\n\
                             The default is monthly: 30 days after the last one began, by hand or \
-                            by schedule. A server scrubs one pool\nat a time, and none of which a \
-                            device is away.")]
+                            by schedule. A server\nscrubs one pool at a time, and waits with a \
+                            pool of which a device is away.")]
     Scrub {
         /// A served pool
         pool: PathBuf,
-        /// daily, weekly, monthly, none, or default [default: show what is said]
+        /// daily, weekly, monthly, none, or default [default: show what is set]
         #[arg(value_parser = Often::parse)]
         every: Option<Often>,
     },

@@ -54,12 +54,12 @@ pub struct ExportSpec {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum SquashName {
-    /// None: a client's superuser is ours
+    /// Nobody does: a client's superuser is the superuser here too
     None,
-    /// The superuser
+    /// A client's superuser
     #[default]
     Root,
-    /// All of them
+    /// All users
     All,
 }
 
