@@ -423,7 +423,7 @@ fn what_cannot_be_attached_or_removed_is_refused() {
         let error = pool.attach_member(0, blank(POOL_BYTES), NEW).expect_err("it is no mirror");
         assert!(error.to_string().contains("group add"), "{error}");
         let error = pool.detach_member(0, true).expect_err("it is no mirror").to_string();
-        assert!(error.contains("device replace"), "{error}");
+        assert!(error.contains("device remove"), "{error}");
         assert_eq!(states(&pool), [MemberState::Online; 3]);
     }
 }

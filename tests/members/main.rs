@@ -24,6 +24,7 @@ mod rebuild_crash;
 mod removal;
 mod replace;
 mod reshape;
+mod reshape_stripe;
 mod returns;
 mod returns_own;
 mod roles;

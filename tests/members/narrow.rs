@@ -2,7 +2,7 @@
 
 use engine::vnode::api::{Caller, FileSystem};
 use engine::{CreateOptions, DiskGroupError, Pool};
-use format::members::MemberState;
+use format::members::{Layout, MemberState};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::RequestKind;
@@ -11,25 +11,30 @@ use storage::volume::NarrowError;
 
 use super::groups::{check_all, group_of, groups};
 use super::reshape::{
-    FILE_BYTES, MEMBER_BYTES, RAID5, Run, Versions, capacity, content, device, finish, moved,
-    scrub, states, verify, versions_of, write,
+    FILE_BYTES, MEMBER_BYTES, RAID5, Run, Versions, capacity, content, data_of, device, finish,
+    moved, scrub, states, verify, versions_of, write,
 };
 use super::{Devices, devices_of, open, put, reopened, shared};
 
 /// Files: they are written when there is no room in front any more.
-const FILES: usize = 14;
+pub(super) const FILES: usize = 14;
 
-/// Returns the devices of a closed raid5 of `width` members with files in its last allocation
-/// groups.
 fn filled(width: usize) -> Devices {
+    filled_as(RAID5, width)
+}
+
+/// Returns the devices of a closed pool on `width` members with files in its last allocation
+/// groups.
+pub(super) fn filled_as(layout: Layout, width: usize) -> Devices {
+    let has_four = data_of(layout, width) == 4;
     let devices = devices_of(vec![Image::blank(MEMBER_BYTES); width]);
     let mut options = CreateOptions::new(MEMBER_BYTES, [5; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     options.geometry.group_bytes = Some(4 << 20);
-    options.geometry.segment_bytes = Some(if width == 5 { 512 << 10 } else { 480 << 10 });
-    Pool::create_on(&shared(&devices), RAID5, &ManualClock::new(), &options).expect("it fits");
+    options.geometry.segment_bytes = Some(if has_four { 512 << 10 } else { 480 << 10 });
+    Pool::create_on(&shared(&devices), layout, &ManualClock::new(), &options).expect("it fits");
     let pool = open(&devices).expect("a new pool opens");
-    let others = if width == 5 { 58 } else { 42 };
+    let others = if has_four { 58 } else { 42 };
     let name = |number: usize| format!("g{number}");
     for number in 0..others {
         put(&pool, &name(number), &content(number, 0)).expect("there is room");
@@ -45,7 +50,7 @@ fn filled(width: usize) -> Devices {
 }
 
 /// Returns the devices but the one at `out`.
-fn without(devices: &Devices, out: usize) -> Devices {
+pub(super) fn without(devices: &Devices, out: usize) -> Devices {
     let left: Vec<usize> = (0..devices.len()).filter(|at| *at != out).collect();
     reopened(devices, &left)
 }
@@ -162,9 +167,9 @@ fn fronts_of_several_segments_are_given_up() {
     check_all(&without(&devices, 2), "afterwards");
 }
 
-/// Returns a raid5 of `width` members that loses the one in slot `out`, with writes meanwhile.
-fn narrowed(width: usize, out: usize) -> Run {
-    let devices = filled(width);
+/// Returns a pool on `width` members that loses the one in slot `out`, with writes meanwhile.
+pub(super) fn narrowed(layout: Layout, width: usize, out: usize) -> Run {
+    let devices = filled_as(layout, width);
     let pool = open(&devices).expect("it was closed");
     pool.tick().expect("nothing fails");
     let begun = devices[0].time();
@@ -197,7 +202,7 @@ fn narrowed(width: usize, out: usize) -> Run {
 #[test]
 fn a_cut_at_any_moment_loses_nothing() {
     for (width, out, step) in [(4, 1, 23), (5, 4, 41)] {
-        let run = narrowed(width, out);
+        let run = narrowed(RAID5, width, out);
         let recordings: Vec<_> = run.devices.iter().map(|device| device.recording()).collect();
         let mut prng = Prng::from_seed(3);
         let (mut emptied, mut under_way, mut states_seen, mut returned) = (0, 0, 0, 0);
@@ -433,5 +438,5 @@ fn what_cannot_end_is_refused() {
     let options = CreateOptions::new(MEMBER_BYTES, [5; 64]);
     Pool::create_on(&shared(&devices), RAID5, &ManualClock::new(), &options).expect("it fits");
     let error = refused(&open(&devices).expect("a new pool opens"), 0).to_string();
-    assert!(error.contains("needs three"), "{error}");
+    assert!(error.contains("the fewest of a raid5"), "{error}");
 }

@@ -21,10 +21,10 @@ use super::{Devices, devices_of, get, open, put, reopened, shared};
 
 pub(super) const RAID5: Layout = Layout::Raid5 { unit_shift: 14 };
 pub(super) const MEMBER_BYTES: u64 = 14 << 20;
-const FILES: usize = 9;
+pub(super) const FILES: usize = 9;
 pub(super) const FILE_BYTES: usize = 500 << 10;
 /// What the new device is called.
-const NEW: [u8; 16] = [77; 16];
+pub(super) const NEW: [u8; 16] = [77; 16];
 
 /// The last version of each file that was acknowledged.
 pub(super) type Versions = BTreeMap<usize, usize>;
@@ -69,16 +69,26 @@ pub(super) fn finish(pool: &Pool) {
     panic!("the move does not end: {:?}, {:?}", pool.jobs(), pool.reshaping());
 }
 
-/// Returns the devices of a closed raid5 of `width` members with files in it, and one behind them
-/// that is full of junk.
 fn filled(width: usize) -> Devices {
+    filled_as(RAID5, width)
+}
+
+/// Returns how many members of a layout of `width` have data of a row.
+pub(super) fn data_of(layout: Layout, width: usize) -> usize {
+    width - usize::from(layout.stripe(width).is_some_and(|shape| shape.has_parity))
+}
+
+/// Returns the devices of a closed pool on `width` members with files in it, and one behind them
+/// that is full of junk.
+pub(super) fn filled_as(layout: Layout, width: usize) -> Devices {
     let devices = devices_of(vec![Image::blank(MEMBER_BYTES); width + 1]);
     let mut options = CreateOptions::new(MEMBER_BYTES, [5; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     // Long enough that rows of another width make a difference.
-    options.geometry.segment_bytes = Some(if width == 4 { 480 << 10 } else { 512 << 10 });
+    let is_of_three = data_of(layout, width) == 3;
+    options.geometry.segment_bytes = Some(if is_of_three { 480 << 10 } else { 512 << 10 });
     let members = shared(&devices[..width]);
-    Pool::create_on(&members, RAID5, &ManualClock::new(), &options).expect("it fits");
+    Pool::create_on(&members, layout, &ManualClock::new(), &options).expect("it fits");
     for offset in (0..MEMBER_BYTES).step_by(1 << 16) {
         let bytes = AlignedBuffer::copy_of(&[0xa5; 4096]);
         devices[width].write(Purpose::Data, offset, bytes).expect("in range");
@@ -182,8 +192,8 @@ pub(super) struct Run {
     pub(super) ended: u64,
 }
 
-fn widened(width: usize) -> Run {
-    let devices = filled(width);
+pub(super) fn widened(layout: Layout, width: usize) -> Run {
+    let devices = filled_as(layout, width);
     let pool = open(&devices[..width]).expect("it was closed");
     pool.tick().expect("nothing fails");
     let begun = devices[0].time();
@@ -229,7 +239,7 @@ impl Run {
 
 /// Gives the pool another in place of the new member if that is missing: it has no label before the
 /// others have theirs.
-fn bring_new(pool: &Pool, new: usize) {
+pub(super) fn bring_new(pool: &Pool, new: usize) {
     let away = states(pool).iter().position(|state| *state == MemberState::Missing);
     if let Some(away) = away {
         assert_eq!(away, new, "{:?}", states(pool));
@@ -243,7 +253,7 @@ fn bring_new(pool: &Pool, new: usize) {
 #[test]
 fn a_cut_at_any_moment_of_a_move_loses_nothing() {
     for (width, step) in [(3, 17), (4, 61)] {
-        let run = widened(width);
+        let run = widened(RAID5, width);
         let recordings: Vec<_> = run.devices.iter().map(|device| device.recording()).collect();
         let mut prng = Prng::from_seed(3);
         let (mut under_way, mut states_seen, mut returned) = (0, 0, 0);
@@ -601,7 +611,7 @@ fn what_cannot_get_a_member_is_refused() {
     let mirror = devices_of(vec![Image::blank(MEMBER_BYTES); 2]);
     pool.add_disk_group(&group_of(&mirror, Layout::Mirror, &[0, 1])).expect("it fits");
     let error = pool.widen(3, blank(MEMBER_BYTES), NEW).expect_err("a mirror");
-    assert!(matches!(error, AttachError::NoRaid5 { number: 1, kind: "mirror" }), "{error}");
+    assert!(matches!(error, AttachError::NoStripes { number: 1, kind: "mirror" }), "{error}");
     pool.fail_member(1).expect("parity has what it has");
     let error = pool.widen(0, blank(MEMBER_BYTES), NEW).expect_err("one is away");
     assert!(matches!(error, AttachError::Lacking { slot: 1, .. }), "{error}");

@@ -194,7 +194,8 @@ pub enum Request {
         /// Whether what is on it is overwritten.
         is_forced: bool,
     },
-    /// Make a device a further copy of one, or spread a raid5 over it too. A job copies, or moves.
+    /// Make a device a further copy of one, or spread a raid5 or stripe over it too. A job copies,
+    /// or moves.
     DeviceAttach {
         /// Path, slot or id of the one whose disk group it joins.
         beside: String,
@@ -205,11 +206,11 @@ pub enum Request {
         size_bytes: Option<u64>,
         /// Whether what is on it is overwritten.
         is_forced: bool,
-        /// Whether a raid5 is spread over it, and not a single or mirror copied to it.
+        /// Whether a raid5 or stripe is spread over it, and not a single or mirror copied to it.
         #[serde(default)]
         is_spread: bool,
     },
-    /// Take a member out of a mirror; out of a raid5 a job does, from then on.
+    /// Take a member out of a mirror; out of a raid5 or stripe a job does, from then on.
     DeviceDetach {
         /// Its path, slot or id.
         device: String,

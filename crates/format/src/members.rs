@@ -377,6 +377,16 @@ impl Layout {
         Some(StripeShape { members, unit_shift, has_parity })
     }
 
+    /// Whether each segment lies over all members, so that there can be one more or one less while
+    /// the disk group is used ([`crate::reshape`]).
+    #[must_use]
+    pub fn spreads(self) -> bool {
+        match self {
+            Layout::Single | Layout::Mirror | Layout::RoundRobin => false,
+            Layout::Stripe { .. } | Layout::Raid5 { .. } => true,
+        }
+    }
+
     pub(crate) fn to_disk(self, slots: &Slots) -> LayoutDisk {
         let (kind, unit_shift) = match self {
             Layout::Single => (KIND_SINGLE, UNIT_SHIFT),

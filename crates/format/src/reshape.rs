@@ -1,5 +1,5 @@
-//! A raid5 that is getting a member more, or is to have one less: which segments lie over all of
-//! its members.
+//! A raid5 or stripe that is getting a member more, or is to have one less: which segments lie over
+//! all of its members.
 //!
 //! # Layout
 //!
@@ -235,10 +235,11 @@ mod tests {
     use crate::stripes::{MemberByte, StripeShape};
 
     fn lays() -> impl Iterator<Item = (Lay, u64)> {
-        (3..=12).flat_map(|members| {
+        let widths = (3..=12).map(|members| (members, true));
+        widths.chain((2..=12).map(|members| (members, false))).flat_map(|(members, has_parity)| {
             [(960 << 10, 2), (1 << 20, 0), (128 << 10, 1)].into_iter().flat_map(
                 move |(segment_bytes, member)| {
-                    let shape = StripeShape { members, unit_shift: 14, has_parity: true };
+                    let shape = StripeShape { members, unit_shift: 14, has_parity };
                     let groups_offset = 3 << 16;
                     let narrow = Stripes { shape, groups_offset, segment_bytes, without: None };
                     (0..12).map(move |moved| {
@@ -298,9 +299,11 @@ mod tests {
                 assert_eq!(at, Some(MemberByte::Data(offset)), "{lay:?}");
                 assert!(is_wide || Some(place.member) != lay.narrow.without.map(usize::from));
                 assert!(seen.insert((is_wide, place.member, place.member_offset)), "{lay:?}");
-                let parity = stripes.parity_member(place.row).expect("it has parity");
-                assert_ne!(parity, place.member, "{lay:?}");
-                assert!(stripes.has_member(parity) && stripes.has_member(place.member));
+                let parity = stripes.parity_member(place.row);
+                assert_eq!(parity.is_some(), stripes.shape.has_parity, "{lay:?}");
+                assert_ne!(parity, Some(place.member), "{lay:?}");
+                assert!(parity.is_none_or(|parity| stripes.has_member(parity)));
+                assert!(stripes.has_member(place.member));
                 if let Some((member, _)) = stripes.second_copy(&place) {
                     assert!(stripes.has_member(member) && member != place.member, "{lay:?}");
                 }

@@ -37,7 +37,7 @@ pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Major version: readers refuse one that they do not know.
 pub const VERSION_MAJOR: u16 = 7;
 /// Minor version: readers ignore one that they do not know.
-pub const VERSION_MINOR: u16 = 0;
+pub const VERSION_MINOR: u16 = 1;
 /// Most busy groups.
 pub const BUSY_GROUPS_MAX: usize = 256;
 /// Most void intervals: past it the two oldest become one.

@@ -370,7 +370,8 @@ pub fn judge_return(pool: &Found, device: &Found) -> Result<usize, MembersError>
 }
 
 /// Refuses what `judged` found of the pool whose label is `label` if it is fewer than half of the
-/// members of a disk group that have all (MJ4), or if data is missing (MJ6).
+/// members of a disk group that have all (MJ4), or if data is missing (MJ6). No segment lies on one
+/// that a stripe is getting.
 ///
 /// # Errors
 ///
@@ -378,7 +379,12 @@ pub fn judge_return(pool: &Found, device: &Found) -> Result<usize, MembersError>
 pub fn check_enough(judged: &Judged, label: &Superblock) -> Result<(), MembersError> {
     for (layout, own) in disk_groups(label) {
         let members = || own.pick(&label.members).zip(own.pick(&judged.slots));
-        let is_whole = own.pick(&judged.slots).all(|slot| matches!(slot, Slot::Current(_)));
+        let has_all = |slot: usize| {
+            let is_coming = label.coming_slot().is_some_and(|(_, coming)| coming == slot);
+            let is_current = |slot: &Slot| matches!(slot, Slot::Current(_));
+            is_coming || judged.slots.get(slot).is_some_and(is_current)
+        };
+        let is_whole = own.iter().all(has_all);
         if matches!(layout, Layout::Stripe { .. }) && !is_whole {
             return Err(MembersError::DataAway { missing: away_of(members()) });
         }

@@ -102,16 +102,17 @@ pub(crate) enum DeviceCommand {
                             holdfast device add d0.hf /dev/sdf --spare --force\n\n\
                             A pool of single devices gets one more of them, a disk group of its \
                             own (`group list`): data\ngoes there too from now on. A pool that is \
-                            one raid5 gets it as with --raid5. In others with\nredundancy it must \
-                            be said: `group add`, --mirror, --raid5.\n\n\
+                            one raid5 or stripe gets it as\nwith --raid5. In others with \
+                            redundancy it must be said: `group add`, --mirror, --raid5.\n\n\
                             With --mirror OLD it becomes a copy more of the disk group of OLD: a \
                             single becomes a\nmirror of two, a mirror of two one of three. It gets \
                             every write from now on, a job copies\nthe rest, and until it has all \
                             it is not read.\n\n\
-                            With --raid5 OLD the raid5 that OLD is in gets a device more: a job \
-                            spreads what it holds\nover all of them, segment by segment, while \
-                            the pool is in use, and then it has more room.\nIt goes on after a \
-                            crash, and waits while a device is away.\n\n\
+                            With --raid5 OLD, or --stripe OLD, the raid5 or stripe that OLD is in \
+                            gets a device more: a\njob spreads what it holds over all of \
+                            them, segment by segment, while the pool is in use, and\nthen it has \
+                            more room. It goes on after a crash, and waits while a device is \
+                            away.\n\n\
                             A spare holds nothing. When a device of the mounted pool has failed or \
                             is missing, the\nsmallest spare that is large enough takes its place, \
                             and a job makes it whole. A pool has up\nto 8 spares.")]
@@ -127,8 +128,9 @@ pub(crate) enum DeviceCommand {
         /// Make it a copy more of the disk group of this device: path, slot or id
         #[arg(long, value_name = "OLD", conflicts_with = "spare")]
         mirror: Option<String>,
-        /// Spread the raid5 that this device is in over it too: path, slot or id
-        #[arg(long, value_name = "OLD", conflicts_with_all = ["spare", "mirror"])]
+        /// Spread the raid5 or stripe that this device is in over it too: path, slot or id
+        #[arg(long, visible_alias = "stripe", value_name = "OLD")]
+        #[arg(conflicts_with_all = ["spare", "mirror"])]
         raid5: Option<String>,
         /// Size of a file that is not there yet
         #[arg(long, conflicts_with = "spare")]
@@ -162,7 +164,8 @@ pub(crate) enum DeviceCommand {
         #[arg(long)]
         size: Option<ByteSize>,
     },
-    /// Take a device out of the pool: a spare, one of a mirror or raid5, or a disk group of its own
+    /// Take a device out of the pool: a spare, one of a mirror, raid5 or stripe, or a disk group of
+    /// its own
     #[command(after_help = "Examples:\n  holdfast device remove d0.hf spare.hf\n  \
                             holdfast device remove d0.hf d2.hf\n  \
                             holdfast device remove d0.hf /dev/sdb --wait\n\n\
@@ -174,14 +177,13 @@ pub(crate) enum DeviceCommand {
                             job, as `group remove`\ndoes; where that does not fit it is refused, \
                             with the missing bytes. Its label is taken off\nthen, so that it is \
                             of no pool any more.\n\n\
-                            Of a raid5 of four or more a job moves what the device holds to the \
-                            others, which goes on after\na crash. The pool has less room from \
-                            the first moment on; where what it holds does not fit, it is\n\
-                            refused, with the missing bytes. All devices of the disk group must \
-                            be online.\n\n\
-                            A device of a stripe or round-robin is not removed alone: `device \
-                            replace` puts another in its\nplace, `group remove` takes all of \
-                            them out.")]
+                            Of a raid5 of four or more, or a stripe of three or more, a job moves \
+                            what the device holds\nto the others, which goes on after a crash. \
+                            The pool has less room from the first moment on;\nwhere what it \
+                            holds does not fit, it is refused, with the missing bytes. All \
+                            devices of the disk\ngroup must be online.\n\n\
+                            A device of a round-robin is not removed alone: `group remove` takes \
+                            all of them out.")]
     Remove {
         /// The pool
         pool: PathBuf,

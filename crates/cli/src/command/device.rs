@@ -23,11 +23,11 @@ const SINGLE: &str = "single";
 /// That of one whose devices hold the same.
 const MIRROR: &str = "mirror";
 
-/// That of one with parity.
-const RAID5: &str = "raid5";
-/// How the name of the job begins that spreads a raid5 over a device more.
+/// Those of one whose segments lie over all of its devices, with parity and without.
+const SPREAD: [&str; 2] = ["raid5", "stripe"];
+/// How the name of the job begins that spreads one of these over a device more.
 const SPREADING: &str = "spreading ";
-/// That of the one that takes a device out of a raid5.
+/// That of the one that takes a device out of one.
 const TAKING_OUT: &str = "taking a device out ";
 
 pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
@@ -112,22 +112,24 @@ fn add_spare(
     Ok(())
 }
 
-/// Returns a member of the raid5 that is all of a pool: a device that is added goes there. `None`:
-/// the pool is another.
-fn one_raid5(at: &Controlled) -> anyhow::Result<Option<String>> {
+/// Returns a member of the raid5 or stripe that is all of a pool: a device that is added goes
+/// there. `None`: the pool is another.
+fn one_spread(at: &Controlled) -> anyhow::Result<Option<String>> {
     let groups = at.groups()?;
-    let one = groups.first().filter(|group| groups.len() == 1 && group.kind == RAID5);
+    let one =
+        groups.first().filter(|group| groups.len() == 1 && SPREAD.contains(&group.kind.as_str()));
     Ok(one.and_then(|group| group.slots.first()).map(u64::to_string))
 }
 
-/// Adds a device where it belongs: to the raid5 that the pool is, or as a disk group of its own.
+/// Adds a device where it belongs: to the raid5 or stripe that the pool is, or as a disk group of
+/// its own.
 fn add(
     at: &Controlled,
     device: &Path,
     (size_bytes, must_wait, is_forced): (Option<u64>, bool, bool),
     output: &Output,
 ) -> anyhow::Result<()> {
-    if let Some(old) = one_raid5(at)? {
+    if let Some(old) = one_spread(at)? {
         return attach(at, (&old, device, true), (size_bytes, must_wait, is_forced), output);
     }
     let group = add_for_data(at, device, size_bytes, is_forced)?;
@@ -150,8 +152,8 @@ fn add_for_data(
             "{pool}: disk group {} is a {}, and this would be a disk group of one device, without \
              redundancy: if the pool is to have one, say so (`holdfast group add {pool} \
              single:{}`); or make it a copy more of a mirror (`device add --mirror OLD`), spread \
-             a raid5 over it (`device add --raid5 OLD`), or keep it as a spare (`device add \
-             --spare`)",
+             a raid5 or stripe over it (`device add --raid5 OLD`, `--stripe OLD`), or keep it as \
+             a spare (`device add --spare`)",
             group.number,
             group.kind,
             printable(&device.display().to_string())
@@ -203,8 +205,8 @@ fn grown_line(facts: &GrownFacts) -> String {
     line
 }
 
-/// Makes a device a copy more of the disk group of `old`, or spreads the raid5 that this is in over
-/// it too.
+/// Makes a device a copy more of the disk group of `old`, or spreads the raid5 or stripe that
+/// this is in over it too.
 fn attach(
     at: &Controlled,
     (old, device, is_spread): (&str, &Path, bool),
@@ -214,7 +216,7 @@ fn attach(
     let (device, beside) = (device.to_owned(), named(old));
     let path = device.display().to_string();
     at.ask(&Request::DeviceAttach { beside, device, size_bytes, is_forced, is_spread })?;
-    let kind = if is_spread { RAID5 } else { MIRROR };
+    let kind = if is_spread { "spread" } else { MIRROR };
     let facts = json!({ "added": path, "as": kind, "beside": old });
     let words = match is_spread {
         true => "a job spreads what there is over it, and then there is more room",
@@ -225,7 +227,7 @@ fn attach(
     if must_wait || !at.is_served() { wait(at, output) } else { Ok(()) }
 }
 
-/// Takes out a spare, one of a mirror or of a raid5, or the disk group of which `chosen` is the
+/// Takes out a spare, one of a mirror, raid5 or stripe, or the disk group of which `chosen` is the
 /// only device.
 fn remove(
     at: &Controlled,
@@ -257,7 +259,7 @@ fn remove(
         output.fact(&format!("{} is of no pool any more; {words}", printable(&name)), &facts);
         return Ok(());
     }
-    if kind == RAID5 {
+    if SPREAD.contains(&kind.as_str()) {
         return narrow(at, device, (number, must_wait), output);
     }
     if group.slots.len() > 1 {
@@ -267,8 +269,8 @@ fn remove(
             format!("and `holdfast group remove {pool} {number}` takes all of them out")
         };
         anyhow::bail!(
-            "{pool}: {} is one of {} devices of disk group {number}, a {kind}: `holdfast device \
-             replace` puts another in its place, {others}",
+            "{pool}: {} is one of {} devices of disk group {number}, a {kind}, each of which has \
+             files of its own, {others}",
             printable(&device.path),
             group.slots.len()
         );
@@ -277,7 +279,8 @@ fn remove(
     super::group::remove(at, number, must_wait, output)
 }
 
-/// Takes `device` out of its disk group, a raid5: a job moves what it holds to the others.
+/// Takes `device` out of its disk group, a raid5 or stripe: a job moves what it holds to the
+/// others.
 fn narrow(
     at: &Controlled,
     device: &DeviceFacts,

@@ -305,8 +305,8 @@ fn replace(served: &Served, old: &str, new: &Path, is_forced: bool) -> Result<()
     check_joined(served, slot, new)
 }
 
-/// Makes the device at `path` a further copy of the one that `beside` names, or spreads the raid5
-/// that this is in over it too.
+/// Makes the device at `path` a further copy of the one that `beside` names, or spreads
+/// the raid5 or stripe that this is in over it too.
 fn attach(
     served: &Served,
     (beside, is_spread): (&str, bool),
@@ -356,18 +356,19 @@ fn check_joined(served: &Served, slot: usize, path: &Path) -> Result<(), Backend
     Err(failed(path, words))
 }
 
-/// Takes the member that `name` names out of its mirror; out of a raid5 a job does, from now on.
+/// Takes the member that `name` names out of its mirror; out of a raid5 or stripe a job does, from
+/// now on.
 fn detach(served: &Served, name: &str, accepts_no_redundancy: bool) -> Result<(), BackendError> {
     let path = named(served, name)?.path;
     let slot = slot_of(served, name)?;
     let status = served.pool.status();
     let group = status.groups.iter().find(|group| group.slots.contains(slot));
-    let is_raid5 = group.is_some_and(|group| matches!(group.layout, Layout::Raid5 { .. }));
-    let taken = if is_raid5 { served.pool.take_member_back(slot) } else { Ok(None) };
+    let is_spread = group.is_some_and(|group| group.layout.spreads());
+    let taken = if is_spread { served.pool.take_member_back(slot) } else { Ok(None) };
     let detached = match taken.map_err(|error| failed(&served.path, error))? {
         // Nothing was moved to it yet.
         Some(taken) => taken,
-        None if is_raid5 => {
+        None if is_spread => {
             return served.pool.narrow(slot).map_err(|error| failed(&served.path, error));
         }
         None => served

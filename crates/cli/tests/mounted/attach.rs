@@ -7,7 +7,7 @@ use crate::several::status;
 use crate::{Mounted, can_mount, write};
 
 /// Runs `holdfast`; returns whether it did what it was asked, and what it said.
-fn told(mounted: &Mounted, arguments: &[&str]) -> (bool, String) {
+pub(crate) fn told(mounted: &Mounted, arguments: &[&str]) -> (bool, String) {
     let output = mounted.run(arguments);
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 
 use rustix::io::Errno;
 
+use crate::attach::told;
 use crate::{Mounted, can_mount, errno, write};
 
 /// Goal: a pool that lacks a device of a stripe says which, is looked at only where the user says
@@ -16,11 +17,7 @@ fn a_stripe_without_a_device_shows_what_is_left_and_names_what_is_not() {
     let mounted = Mounted::new();
     mounted.unmount();
     let [first, lost, last] = ["s0", "s1", "s2"].map(|name| mounted.text(name));
-    let told = |arguments: &[&str]| {
-        let output = mounted.run(arguments);
-        let text = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
-    };
+    let told = |arguments: &[&str]| told(&mounted, arguments);
     let group = format!("stripe:{first},{lost},{last}");
     mounted.holdfast(&["create", "--group", &group, "--size", "64M"]);
     let directory = mounted.text("mnt");
@@ -77,4 +74,46 @@ fn a_stripe_without_a_device_shows_what_is_left_and_names_what_is_not() {
     write(&mounted.path("new"), b"new");
     mounted.unmount();
     mounted.holdfast(&["check", &last]);
+}
+
+/// Goal: a device of a mounted stripe is exchanged for another, in use: one comes, another leaves,
+/// and nobody needs that any more. A stripe of two cannot lose one.
+#[test]
+fn a_device_of_a_mounted_stripe_is_exchanged() {
+    if !can_mount("a_device_of_a_mounted_stripe_is_exchanged") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let [first, second, new] = ["s0", "s1", "s2"].map(|name| mounted.text(name));
+    let directory = mounted.text("mnt");
+    let group = format!("stripe:{first},{second}");
+    mounted.holdfast(&["create", "--group", &group, "--size", "400M"]);
+    mounted.holdfast(&["mount", &second, &directory, "--daemon"]);
+    for name in 0..100_u8 {
+        write(&mounted.path(&format!("f{name}")), &vec![name; 3_000_000]);
+    }
+    let remove = ["device", "remove", &directory, &first, "--wait"];
+    let (is_removed, refusal) = told(&mounted, &remove);
+    assert!(!is_removed && refusal.contains("device add --stripe"), "{refusal}");
+    let replace = ["device", "replace", &directory, &first, &new];
+    let (is_replaced, refusal) = told(&mounted, &replace);
+    assert!(!is_replaced && refusal.contains("--stripe"), "{refusal}");
+    let add = ["device", "add", &directory, &new, "--stripe", &first, "--size", "400M", "--wait"];
+    let (is_added, words) = told(&mounted, &add);
+    assert!(is_added, "{words}");
+    let (is_removed, words) = told(&mounted, &remove);
+    assert!(is_removed && words.contains("of no pool any more"), "{words}");
+    write(&mounted.path("after"), &[8; 300_000]);
+    mounted.unmount();
+    fs::remove_file(&first).expect("nobody has it");
+    let (is_clean, report) = told(&mounted, &["check", &new]);
+    assert!(is_clean, "{report}");
+    mounted.holdfast(&["mount", &new, &directory, "--daemon"]);
+    for name in 0..100_u8 {
+        let found = fs::read(mounted.path(&format!("f{name}"))).expect("it is there");
+        assert!(found == vec![name; 3_000_000], "file {name}");
+    }
+    assert!(fs::read(mounted.path("after")).expect("it is there") == [8; 300_000]);
+    mounted.unmount();
 }

@@ -1,10 +1,11 @@
-//! Moving the segments of a raid5 that gets a member more, or is to have one less. The cursor is in
-//! the labels (JO2), and `storage::volume` keeps it and knows how a segment is moved. Before a
-//! member goes the allocation groups are emptied for which there is no room without it.
+//! Moving the segments of a raid5 or stripe that gets a member more, or is to have one less. The
+//! cursor is in the labels (JO2), and `storage::volume` keeps it and knows how a segment is moved.
+//! Before a member goes the allocation groups are emptied for which there is no room without it.
 //!
 //! Policy, for each segment in use: it is compared with what else it is kept in, and mended as a
 //! scrub does ([`Scrub::mend_segment`]), for a move makes parity agree with whatever it reads. Then
-//! it is moved. Of segments that are free nothing is.
+//! it is moved. Of segments that are free nothing is. A stripe has nothing else: a segment of which
+//! a member does not give all is emptied, so that it need not be moved.
 //!
 //! All members of the disk group must be online: else the job waits until they are.
 
@@ -12,18 +13,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use format::page::PAGE_BYTES;
 use format::reshape::Towards;
 use storage::device::{DeviceError, Redundancy};
-use storage::volume::{Busy, Detached, GrowError, Moved, Reshaping, Way};
+use storage::volume::{Busy, Compared, Detached, GrowError, Moved, Reshaping, Way};
 
 use super::cleaner::Cleaner;
 use super::evacuation::{Evacuation, Leaving};
-use super::pieces::Kept;
+use super::pieces::{Kept, Listed, listed_in};
 use super::scrub::{Scrub, ScrubCounts};
 use super::{Budget, Job, JobProgress, Step};
-use crate::alloc::SegmentId;
-use crate::convert::{index_wide, narrow};
-use crate::error::{FsError, FsResult};
+use crate::alloc::{Pin, SegmentId};
+use crate::convert::{index_wide, narrow, wide};
+use crate::error::{FilePart, FsError, FsResult};
 use crate::sync::Mutex;
 use crate::vnode::Core;
 
@@ -31,6 +33,8 @@ use crate::vnode::Core;
 const SEGMENTS_PER_STEP: u64 = 64;
 /// Steps in a row that may find no free segment before the job says so.
 const IDLE_STEPS_MAX: u64 = 64;
+/// Steps in a row in which a segment of a stripe may not be emptied of which not all is read.
+const UNREAD_STEPS_MAX: u64 = 8;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -160,12 +164,53 @@ impl Reshape {
             Err(error) => return Err(FsError::io(error.to_string())),
         };
         let Some(compared) = compared else { return Ok(false) };
-        if let Kept::Segment(pin) = kept
-            && !compared.differing.is_empty()
-        {
-            self.scrub.mend_segment(core, &pin, compared)?;
+        let Kept::Segment(pin) = kept else { return Ok(true) };
+        if compared.differing.is_empty() {
+            return Ok(true);
         }
+        let is_once = pin.kept == Redundancy::Parity
+            && volume.reshaping().is_some_and(|it| !it.lay.wide.shape.has_parity);
+        if is_once {
+            return self.empty_unread(core, pin, &compared);
+        }
+        self.scrub.mend_segment(core, &pin, compared)?;
         Ok(true)
+    }
+
+    /// Moves what is in use of a segment elsewhere of which a member does not give all, and which
+    /// nobody else has. Returns that it cannot be moved now; if it cannot be emptied either, that
+    /// is an error which names what cannot be read.
+    fn empty_unread(&self, core: &Core, pin: Pin<'_>, compared: &Compared) -> FsResult<bool> {
+        let id = pin.id;
+        if self.idle_steps.fetch_add(1, Ordering::Relaxed) >= UNREAD_STEPS_MAX {
+            self.idle_steps.store(0, Ordering::Relaxed);
+            let file = Reshape::unread_of(core, &pin, compared).map(Box::new);
+            let segment = core.store.geometry().segment_place(id.group, id.segment);
+            let cause = format!(
+                "a part of the segment at {segment} cannot be read, and a stripe has it once: \
+                 write the file anew or remove it, and resume the job"
+            );
+            return Err(FsError::Io { cause, file });
+        }
+        drop(pin);
+        _ = self.cleaner.empty(core, &[id])?;
+        self.cleaner.settle(core)?;
+        Ok(false)
+    }
+
+    /// Returns a file that has a block in a segment of which a member does not give all.
+    fn unread_of(core: &Core, pin: &Pin<'_>, compared: &Compared) -> Option<FilePart> {
+        let geometry = core.store.geometry();
+        let start = geometry.segment_place(pin.id.group, pin.id.segment);
+        let first = geometry.device_offset(start, 1).unwrap_or(0);
+        let listed = listed_in(core, pin, &compared.bytes);
+        let is_unread = |block: &&Listed| {
+            let bytes = first + wide(block.range.start)..first + wide(block.range.end);
+            let page = wide(PAGE_BYTES);
+            compared.differing.iter().any(|at| *at < bytes.end && bytes.start < at + page)
+        };
+        let who_has = |block: &Listed| core.who_has(&block.entry, block.place).ok().flatten();
+        listed.iter().filter(is_unread).find_map(who_has)
     }
 
     /// What was given up is empty: the labels say that it is gone, and that segments become narrow.

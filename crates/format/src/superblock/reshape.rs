@@ -61,7 +61,7 @@ pub(super) fn verify_reshape(
         None => return Err("reshape"),
     };
     let can_lack = |member: u8| {
-        matches!(layout, Layout::Raid5 { .. })
+        layout.spreads()
             && slots.len().checked_sub(1).is_some_and(|narrow| layout.widths().contains(&narrow))
             && usize::from(member) < slots.len()
     };

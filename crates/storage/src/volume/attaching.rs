@@ -77,11 +77,11 @@ pub enum AttachError {
     TooManyMembers,
     /// Add a disk group, or attach a copy.
     #[error(
-        "disk group {number} is a {kind}, and only a raid5 gets a device more to spread its data \
-         over: `group add` adds a disk group beside it, and a mirror gets copies by `device add \
-         --mirror`"
+        "disk group {number} is a {kind}, and only a raid5 or stripe gets a device more to spread \
+         its data over: `group add` adds a disk group beside it, and a mirror gets copies by \
+         `device add --mirror`"
     )]
-    NoRaid5 {
+    NoStripes {
         /// Number of the disk group.
         number: u8,
         /// What it is.
@@ -391,16 +391,16 @@ fn check_others(slots: &[Slot], own: &Slots, slot: usize) -> Result<(), DetachEr
 
 /// Returns what can be done with a disk group none of whose devices can go.
 fn way_of(number: u8, layout: Layout) -> String {
-    let replace = "`device replace` puts another in its place";
     match (number, layout) {
-        (0, Layout::Single) => format!(
-            "{replace}, or `device add --mirror` attaches a copy, without which it can be removed \
-             then"
-        ),
-        (0, _) => format!("{replace}; the first disk group has the metadata and stays"),
+        (0, Layout::Single) => {
+            "`device add --mirror` attaches a copy, and then it can be removed".to_owned()
+        }
+        (_, Layout::Stripe { .. } | Layout::Raid5 { .. }) => {
+            "`device remove` moves what it holds to the others".to_owned()
+        }
+        (0, _) => "the first disk group has the metadata and stays".to_owned(),
         _ => format!(
-            "{replace}, or `group add` adds room elsewhere and `group remove {number}` then moves \
-             its data there"
+            "`group add` adds room elsewhere, and `group remove {number}` then moves its data there"
         ),
     }
 }

@@ -63,7 +63,8 @@ pub enum ReplaceError {
     /// Replace another first, or attach one that is missing.
     #[error(
         "without the member in slot {slot} too few have all that the pool holds: replace or attach \
-         another first"
+         another first, or, where it holds what no other does, add the new device (holdfast device \
+         add --mirror, or --stripe) and then remove the old one (holdfast device remove)"
     )]
     Needed {
         /// Which was named.

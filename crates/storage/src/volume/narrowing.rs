@@ -19,7 +19,7 @@
 
 use format::disk_group::DiskGroupState;
 use format::geometry::Geometry;
-use format::members::{Layout, MemberState};
+use format::members::MemberState;
 use format::reshape::{Lay, Towards};
 use format::stripes::Stripes;
 use format::superblock::Superblock;
@@ -36,7 +36,7 @@ use crate::device::DeviceError;
 /// and the disk group is longer again.
 const CHANGES_TO_NARROW: usize = 4;
 
-/// Why a member of a raid5 cannot go.
+/// Why a member of a raid5 or stripe cannot go.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NarrowError {
@@ -48,10 +48,10 @@ pub enum NarrowError {
     },
     /// Move its data.
     #[error(
-        "disk group {number} is a {kind}, and only a raid5 can spread what it has over a device \
-         less"
+        "disk group {number} is a {kind}, and only a raid5 or stripe can spread what it has over a \
+         device less"
     )]
-    NoRaid5 {
+    NoStripes {
         /// Number of the disk group.
         number: u8,
         /// What it is.
@@ -59,13 +59,15 @@ pub enum NarrowError {
     },
     /// Replace the member, or move the data of its disk group.
     #[error(
-        "disk group {number} has {members} devices, and a raid5 needs three: put another in its \
-         place (holdfast device replace), or add a disk group and move all there (holdfast group \
+        "disk group {number} has {members} devices, the fewest of a {kind}: add another first \
+         (holdfast device add --{kind}), or add a disk group and move all there (holdfast group \
          add, and group remove)"
     )]
     Few {
         /// Number of the disk group.
         number: u8,
+        /// What it is.
+        kind: &'static str,
         /// How many devices it has.
         members: usize,
     },
@@ -83,8 +85,8 @@ pub enum NarrowError {
     },
     /// Bring it back, or replace it, and wait until it has all.
     #[error(
-        "the member in slot {slot} is {state}, and a raid5 can lose a device for good only while \
-         all of its devices are online: bring it back (holdfast device online) or replace it \
+        "the member in slot {slot} is {state}, and a device can go for good only while all of its \
+         disk group are online: bring it back (holdfast device online) or replace it \
          (holdfast device replace), and wait until it has all"
     )]
     Lacking {
@@ -150,7 +152,7 @@ impl Narrowing {
 }
 
 impl Changing<'_> {
-    /// Plans that the member in `slot`, of a raid5, is to go. Nothing is changed yet.
+    /// Plans that the member in `slot`, of a raid5 or stripe, is to go. Nothing is changed yet.
     ///
     /// # Errors
     ///
@@ -267,8 +269,9 @@ impl Changing<'_> {
             *label = coming;
             set.leave_slot(slot);
             let group = label.added.iter().find(|group| group.number == number);
-            let left = group.map_or(label.slots.len(), |group| group.slots.len());
-            set.need(needed_of(Layout::Raid5 { unit_shift: 0 }, left));
+            let (layout, slots) =
+                group.map_or((label.layout, &label.slots), |group| (group.layout, &group.slots));
+            set.need(needed_of(layout, slots.len()));
             ended = Some(Detached::of(out));
             Change::States
         })?;
@@ -281,8 +284,8 @@ impl Changing<'_> {
         Ok(Some((number, ended)))
     }
 
-    /// Takes the member in `slot` out again, which a raid5 is only getting: no segment lies on it
-    /// yet. The labels say so, durably, when this returns, and it is to be blanked then
+    /// Takes the member in `slot` out again, which a raid5 or stripe is only getting: no segment
+    /// lies on it yet. The labels say so, durably, when this returns, and it is to be blanked then
     /// ([`Detached::blank`]). `None`: it is no such member, or segments lie on it.
     ///
     /// Others may be away, if the disk group can do without them: it needs nothing that this has.
@@ -303,8 +306,8 @@ impl Changing<'_> {
             if label.coming_slot() != Some((number, slot)) {
                 return Change::Nothing;
             }
-            let others = label.group_of_slot(slot).map(|(_, _, own)| own.len() - 1);
-            let needed = others.map(|left| needed_of(Layout::Raid5 { unit_shift: 0 }, left));
+            let group = label.group_of_slot(slot);
+            let needed = group.map(|(_, layout, own)| needed_of(layout, own.len() - 1));
             let own = set.own_of(slot);
             let view = set.view();
             let online = view
@@ -358,8 +361,8 @@ pub(super) fn is_lacking(set: &MemberSet, but: Option<usize>) -> bool {
 fn may_narrow(slots: &[Slot], label: &Superblock, slot: usize) -> Result<u32, NarrowError> {
     let group = label.group_of_slot(slot).ok_or(NarrowError::NoSlot { slot })?;
     let (number, layout, own) = group;
-    if !matches!(layout, Layout::Raid5 { .. }) {
-        return Err(NarrowError::NoRaid5 { number, kind: layout.word() });
+    if !layout.spreads() {
+        return Err(NarrowError::NoStripes { number, kind: layout.word() });
     }
     if label.geometry.reshape.is_some() || label.geometry.last_groups.is_some() {
         return Err(NarrowError::Reshaped);
@@ -369,7 +372,7 @@ fn may_narrow(slots: &[Slot], label: &Superblock, slot: usize) -> Result<u32, Na
         return Err(NarrowError::Leaving { number });
     }
     if !layout.widths().contains(&(own.len() - 1)) {
-        return Err(NarrowError::Few { number, members: own.len() });
+        return Err(NarrowError::Few { number, kind: layout.word(), members: own.len() });
     }
     let state_of = |slot: usize| slots.get(slot).map_or(MemberState::Missing, |slot| slot.state);
     let is_lacking = |slot: &usize| state_of(*slot) != MemberState::Online;

@@ -87,7 +87,9 @@ impl Volume {
     #[must_use]
     pub fn lost_with(&self, superblock: &Superblock) -> Option<String> {
         let slots = self.members()?.all();
-        let is_lost = |slot: &usize| slots.get(*slot).is_none_or(|it| it.readable().is_none());
+        let coming = superblock.coming_slot().map(|(_, slot)| slot);
+        let is_away = |slot: &usize| slots.get(*slot).is_none_or(|it| it.readable().is_none());
+        let is_lost = |slot: &usize| Some(*slot) != coming && is_away(slot);
         let lost = members::disk_groups(superblock)
             .filter(|(layout, _)| matches!(layout, Layout::Stripe { .. }))
             .flat_map(|(_, own)| own.iter().filter(is_lost))
@@ -250,9 +252,13 @@ pub(super) fn layout_over(
     };
     let groups_offset = added.map_or(geometry.groups_offset, |_| ADDED_GROUPS_OFFSET);
     let mut info = info_of(&set.view(), bytes);
-    // What would be written to one that is away is nowhere (R7).
-    let is_short = set.view().iter().any(|slot| slot.writable().is_none())
-        && !planted::is(Planted::LackingPoolWritten);
+    // What would be written to one that is away is nowhere (R7); none of it is on one that comes.
+    let coming = superblock.coming_slot().and_then(|(_, slot)| set.own_of(slot));
+    let is_away = |(own, slot): (usize, &Slot)| {
+        Some(own) != coming && slot.state != MemberState::Gone && slot.writable().is_none()
+    };
+    let is_short =
+        set.view().iter().enumerate().any(is_away) && !planted::is(Planted::LackingPoolWritten);
     info.is_read_only |= is_short && matches!(layout, Layout::Stripe { .. });
     match (layout, stripe) {
         (Layout::Mirror, _) if geometry.fragment_bytes() != to_u64(PAGE_BYTES) => {

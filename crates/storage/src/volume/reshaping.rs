@@ -1,5 +1,5 @@
-//! A raid5 gets a member more, or has one less, while the pool is in use: its segments are moved,
-//! one after the other, from stripes of the old width to stripes of the new one.
+//! A raid5 or stripe gets a member more, or has one less, while the pool is in use: its segments
+//! are moved, one after the other, from stripes of the old width to stripes of the new one.
 //!
 //! `format::reshape` says how segments lie meanwhile. No place of the pool changes: a segment keeps
 //! its number, and so does all that is in it.
@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use format::disk_group::DiskGroupState;
 use format::geometry::Geometry;
-use format::members::{Layout, Member, MemberState};
+use format::members::{Member, MemberState};
 use format::reshape::{KeptSegment, Lay, Reshape, Towards};
 use format::stripes::Stripes;
 use format::superblock::Superblock;
@@ -147,8 +147,8 @@ pub type KindOf<'k> = &'k dyn Fn(u64) -> Result<Option<Redundancy>, Busy>;
 pub struct Busy;
 
 impl Changing<'_> {
-    /// Makes `device` a further member of the raid5 that has the member in slot `beside`: see the
-    /// module's header. It is joining first, as one that is attached to a mirror
+    /// Makes `device` a further member of the raid5 or stripe that has the member in slot `beside`:
+    /// see the module's header. It is joining first, as one that is attached to a mirror
     /// ([`Changing::attach`]). `superblock`, the current label, becomes what the labels say.
     ///
     /// # Errors
@@ -383,8 +383,8 @@ impl Volume {
     ) -> Result<u8, AttachError> {
         let group = label.group_of_slot(beside);
         let (number, layout, own) = group.ok_or(ReplaceError::NoSlot { slot: beside })?;
-        if !matches!(layout, Layout::Raid5 { .. }) {
-            return Err(AttachError::NoRaid5 { number, kind: layout.word() });
+        if !layout.spreads() {
+            return Err(AttachError::NoStripes { number, kind: layout.word() });
         }
         if label.geometry.reshape.is_some() || label.geometry.last_groups.is_some() {
             return Err(AttachError::Reshaped);

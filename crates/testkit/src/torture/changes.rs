@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use engine::Pool;
 use format::disk_group::DiskGroupState;
 use format::fileset::ROOT_NAME;
-use format::members::Layout;
+use format::members::{Layout, MemberState};
 use format::placement::Placement;
 use runtime::prng::Prng;
 use storage::device::{AlignedBuffer, Purpose, SharedDevice};
@@ -65,9 +65,9 @@ enum Change {
     /// All devices become longer, and all disk groups then.
     Lengthen(Lengthening),
     Scrub,
-    /// The raid5 that has the member in a slot gets another.
+    /// The disk group that has the member in a slot, or the first, gets another.
     Widen {
-        beside: u64,
+        beside: Option<u64>,
         device: SharedDevice,
         id: [u8; 16],
     },
@@ -208,7 +208,10 @@ fn make_more(pool: &Pool, change: Change, tally: &GroupTally) {
             }
         }
         Change::Widen { beside, device, id } => {
-            if pool.widen(usize_of(beside), device, id).is_ok() {
+            let groups = pool.status().groups;
+            let first = groups.first().and_then(|group| group.slots.iter().next());
+            let Some(beside) = beside.map(usize_of).or(first) else { return };
+            if pool.widen(beside, device, id).is_ok() {
                 events.count(Event::Widening);
             }
         }
@@ -216,6 +219,16 @@ fn make_more(pool: &Pool, change: Change, tally: &GroupTally) {
             let groups = pool.status().groups;
             let slots = groups.first().into_iter().flat_map(|group| group.slots.iter());
             let may: Vec<usize> = slots.filter(|slot| !stays.contains(&u64_of(*slot))).collect();
+            // One that a crash kept from having a label.
+            let missing = MemberState::Missing;
+            let members = pool.members().into_iter().filter(|it| it.member.state == missing);
+            for slot in members.map(|it| it.slot).filter(|slot| may.contains(slot)) {
+                if let Ok(Some(taken)) = pool.take_member_back(slot) {
+                    let _ = taken.blank();
+                    events.count(Event::TakenBack);
+                    return;
+                }
+            }
             let Some(at) = which.checked_rem(u64_of(may.len())) else { return };
             if pool.narrow(may[usize_of(at)]).is_ok() {
                 events.count(Event::Narrowing);
@@ -319,7 +332,6 @@ impl Members {
         ends: &Ends,
     ) -> Changes {
         let (also, mut changes) = (self.kind.also(), VecDeque::new());
-        let Some(weak) = self.weak.first() else { return Changes::default() };
         for _ in 0..=random.below(MORE_MAX) {
             let after_ns = random.below_power(MORE_NS_POWER_MAX);
             let id = id_of(random);
@@ -335,7 +347,8 @@ impl Members {
                 continue;
             } else if also.reshapes {
                 let device = self.slice(device, free.remove(0), ends);
-                Change::Widen { beside: weak.slot, device, id }
+                let beside = self.weak.first().map(|weak| weak.slot);
+                Change::Widen { beside, device, id }
             } else if also.spares {
                 Change::AddSpare(self.slice(device, free.remove(0), ends), id)
             } else {

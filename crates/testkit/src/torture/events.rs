@@ -19,15 +19,17 @@ pub enum Event {
     Mended,
     /// A member did not answer by its deadline.
     Stalled,
-    /// A raid5 began to get a member more.
+    /// A raid5 or stripe began to get a member more.
     Widening,
-    /// A raid5 began to lose a member.
+    /// A raid5 or stripe began to lose a member.
     Narrowing,
-    /// A raid5 has all its segments in rows of its new width.
+    /// A disk group has all its segments in rows of its new width.
     Reshaped,
+    /// A member was taken back that nothing lay on, and that was missing.
+    TakenBack,
 }
 
-const EVENTS: [Event; 10] = [
+const EVENTS: [Event; 11] = [
     Event::SpareAdded,
     Event::SpareTaken,
     Event::Lengthened,
@@ -38,6 +40,7 @@ const EVENTS: [Event; 10] = [
     Event::Widening,
     Event::Narrowing,
     Event::Reshaped,
+    Event::TakenBack,
 ];
 
 fn index_of(event: Event) -> usize {

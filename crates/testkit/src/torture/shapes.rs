@@ -156,6 +156,7 @@ const SHAPES: &[Shape] = &[
     Shape::new("mirror2-stalls", &[mirror(2)]).also(STALLS),
     Shape::new("raid5-4-stalls", &[raid5(4)]).also(STALLS),
     Shape::new("raid5-4-reshapes", &[raid5(4)]).also(RESHAPES),
+    Shape::new("stripe-3-reshapes", &[stripe(3)]).also(RESHAPES),
     Shape::new("mirror3-two-weak", &[mirror(3)]).also(TWO_WEAK),
     Shape::new("mirror2+raid5-3-two-weak", &[mirror(2), raid5(3)]).also(TWO_WEAK),
 ];

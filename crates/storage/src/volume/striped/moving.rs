@@ -3,6 +3,7 @@
 use format::page::PAGE_BYTES;
 use format::reshape::Lay;
 use format::stripes::Stripes;
+use runtime::planted::{self, Planted};
 
 use super::Striped;
 use crate::convert::{to_u64, to_usize};
@@ -18,6 +19,11 @@ impl Striped {
 
     /// Reads the segment at byte `start`, which is kept as `kind` says and nobody writes to. Of
     /// what no member gives there are zeros: no block of it verified before.
+    ///
+    /// # Errors
+    ///
+    /// What a member said: one without which nothing is known, or of a stripe any. Its bytes may be
+    /// there the next time.
     pub(in crate::volume) fn read_to_move(
         &self,
         start: u64,
@@ -26,14 +32,19 @@ impl Striped {
         let piece = start..start + self.stripes.segment_bytes;
         let view = self.set.view();
         let mut compared = match kind {
-            Redundancy::Parity => self.compare_rows(ParityReader::Rebuild, &view, piece)?,
+            Redundancy::Parity if self.stripes.shape.has_parity => {
+                self.compare_rows(ParityReader::Rebuild, &view, piece)?
+            }
+            Redundancy::Parity => self.compare_units(&view, piece)?,
             Redundancy::Copies => return Ok(self.compare_pages(&view, piece)?.bytes),
         };
         for offset in compared.differing {
             let buffer = AlignedBuffer::for_reading(PAGE_BYTES);
             // As its member has it, or else as the rest of its row says.
-            let Ok(done) = self.submit_read(Purpose::Cleaner, offset, buffer).wait() else {
-                continue;
+            let done = match self.submit_read(Purpose::Cleaner, offset, buffer).wait() {
+                Ok(done) => done,
+                Err(error) if self.needs_all() => return Err(error),
+                Err(_) => continue,
             };
             let at = to_usize(offset - start);
             if let Some(page) = done.buffer {
@@ -41,6 +52,12 @@ impl Striped {
             }
         }
         Ok(compared.bytes)
+    }
+
+    /// Whether what is lost of one member is lost: zeros must not take the place of what is only
+    /// not read now.
+    fn needs_all(&self) -> bool {
+        !self.stripes.shape.has_parity && !planted::is(Planted::UnreadMovedAsZeros)
     }
 
     /// Reads the segment at byte `start`, which keeps another, whoever is away.
@@ -52,7 +69,7 @@ impl Striped {
         };
         let length_bytes = to_usize(self.stripes.segment_bytes);
         let whole = read(start, length_bytes);
-        if whole.is_ok() {
+        if whole.is_ok() || self.needs_all() {
             return whole;
         }
         // One bad sector must not stand for its neighbours.

@@ -1,0 +1,224 @@
+//! A stripe gets a member more, and loses one, while the pool is in use, and whatever happens
+//! meanwhile. Data is there once: what a device does not give is written nowhere as if it had.
+
+use engine::vnode::api::{Caller, FileSystem};
+use engine::{DiskGroupError, Pool};
+use format::members::{Layout, MemberState};
+use runtime::prng::Prng;
+use storage::device::sim::{Fault, FaultPlan, Image};
+use storage::device::{Device, Purpose, Redundancy};
+use storage::volume::{AttachError, Moved, NarrowError, Opening, Volume, Way};
+
+use super::groups::{check_all, group_of, groups};
+use super::reshape::{
+    FILES, MEMBER_BYTES, NEW, Run, Versions, bring_new, capacity, content, device, filled_as,
+    finish, moved, states, verify, versions_of, widened, write,
+};
+use super::{Devices, devices_of, get, narrow, open, reopened, shared};
+
+const STRIPE: Layout = Layout::Stripe { unit_shift: 14 };
+
+/// Lets jobs work while files are written, until all has moved; returns where the border was.
+fn moved_beside_writers(pool: &Pool, versions: &mut Versions, what: &str) -> Vec<u64> {
+    let mut seen = Vec::new();
+    for round in 1..800 {
+        if pool.reshaping().is_none() && pool.given_up().is_none() {
+            break;
+        }
+        seen.extend(moved(pool));
+        if round % 7 == 0 {
+            let name = round / 7 % versions.len();
+            write(pool, name, round);
+            versions.insert(name, round);
+        }
+        verify(pool, versions, what);
+        pool.tick().expect("nothing fails");
+    }
+    finish(pool);
+    seen.dedup();
+    seen
+}
+
+/// Goal: a stripe gets a member and loses another while it is read and written, has more room and
+/// less, and all that was there and was written meanwhile is there. Method: the device that goes is
+/// another than the one that came, so that each byte has moved.
+#[test]
+fn a_stripe_gets_a_member_and_loses_another_while_it_is_in_use() {
+    for (width, out) in [(2, 0), (2, 1), (3, 1)] {
+        let what = format!("a stripe of {width}, and {out} leaves");
+        let devices = filled_as(STRIPE, width);
+        let pool = open(&devices[..width]).expect("it was closed");
+        pool.tick().expect("nothing fails");
+        let before = capacity(&pool);
+        assert_eq!(pool.widen(0, device(&devices, width), NEW).expect("it fits"), width);
+        let mut versions = versions_of(FILES);
+        let seen = moved_beside_writers(&pool, &mut versions, &what);
+        assert!(seen.len() > 4 && seen.is_sorted(), "{what}: {seen:?}");
+        assert_eq!(states(&pool), vec![MemberState::Online; width + 1], "{what}");
+        let wide = capacity(&pool);
+        assert!(wide > before + before / 10, "{what}: {before} and {wide}");
+        pool.close().expect("nothing fails");
+        drop(pool);
+        check_all(&devices, &what);
+
+        let devices = reopened(&devices, &(0..=width).collect::<Vec<_>>());
+        let pool = open(&devices).expect("it was closed");
+        pool.tick().expect("nothing fails");
+        pool.narrow(out).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let mut seen = moved_beside_writers(&pool, &mut versions, &what);
+        seen.reverse();
+        assert!(seen.len() > 4 && seen.is_sorted(), "{what}: {seen:?}");
+        assert_eq!(groups(&pool)[0].slots.len(), width, "{what}");
+        write(&pool, 1, 9000);
+        versions.insert(1, 9000);
+        assert!(capacity(&pool) < wide, "{what}");
+        pool.close().expect("nothing fails");
+        drop(pool);
+        let left = narrow::without(&devices, out);
+        check_all(&left, &what);
+        assert!(open(&reopened(&devices, &[out])).is_err(), "{what}: it is of no pool");
+        let pool = open(&left).expect("it was closed");
+        verify(&pool, &versions, &what);
+    }
+}
+
+/// Cuts a run at moments of its move, opens what is left with all members, and lets the move end.
+fn survives_cuts(run: &Run, what: &str, step: usize) {
+    let recordings: Vec<_> = run.devices.iter().map(|device| device.recording()).collect();
+    let mut prng = Prng::from_seed(5);
+    let (mut states_seen, mut under_way) = (0, 0);
+    let end = run.devices[0].time();
+    let times = (run.begun..run.begun + 20).chain((run.begun + 20..run.ended).step_by(step));
+    for time in times.chain([run.ended, end]) {
+        let what = format!("{what}: cut at {time} of {} to {}", run.begun, run.ended);
+        let image = |recording: &storage::device::sim::Recording| recording.point_at(time);
+        let images: Vec<Image> =
+            recordings.iter().map(|it| image(it).image(&mut prng).image).collect();
+        let (versions, images_count) = (run.versions_at(time), images.len());
+        let found = super::groups::labelled(&devices_of(images));
+        let pool = open(&found).unwrap_or_else(|error| panic!("{what}: {error}"));
+        verify(&pool, &versions, &what);
+        states_seen += 1;
+        under_way += usize::from(moved(&pool).is_some_and(|moved| moved > 0));
+        let is_replaced = states(&pool).contains(&MemberState::Missing);
+        bring_new(&pool, images_count - 1);
+        finish(&pool);
+        verify(&pool, &versions, &what);
+        pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+        drop(pool);
+        if !is_replaced {
+            check_all(&super::groups::labelled(&found), &what);
+        }
+    }
+    println!("{what}: {states_seen} states, {under_way} in the middle");
+    assert!(under_way > 40, "{what}: {under_way} of {states_seen}");
+}
+
+/// Goal: a cut at any moment while a stripe gets a member loses nothing, and the move ends.
+#[test]
+fn a_cut_while_a_stripe_gets_a_member_loses_nothing() {
+    survives_cuts(&widened(STRIPE, 2), "2 and one", 11);
+    survives_cuts(&widened(STRIPE, 3), "3 and one", 23);
+}
+
+/// Goal: the same while it loses one.
+#[test]
+fn a_cut_while_a_stripe_loses_a_member_loses_nothing() {
+    survives_cuts(&narrow::narrowed(STRIPE, 3, 1), "3 without 1", 11);
+}
+
+/// Returns the bytes of a device at which pages of a file lie that has this content.
+fn pages_of(devices: &Devices, at: usize, content: &[u8]) -> Vec<u64> {
+    let wanted: std::collections::BTreeSet<&[u8]> = content.chunks_exact(4096).collect();
+    let read = |offset: u64| devices[at].read(Purpose::Check, offset, 4096).expect("no fault yet");
+    let all = (0..devices[at].info().size_bytes).step_by(4096);
+    all.filter(|offset| wanted.contains(&read(*offset)[..])).collect()
+}
+
+/// Lets jobs work until one stops, and returns what it says; `None`: all has moved.
+fn stopped(pool: &Pool) -> Option<String> {
+    for _ in 0..2000 {
+        pool.tick().expect("the pool goes on");
+        if let Some(failure) = pool.jobs().into_iter().find_map(|job| job.failure) {
+            return Some(failure);
+        }
+        if pool.reshaping().is_none() && pool.jobs().is_empty() {
+            return None;
+        }
+    }
+    panic!("it neither stops nor ends: {:?}", pool.jobs());
+}
+
+/// Goal: what one member does not give is not moved as something else: the job stops and names the
+/// file, and all is there when the device gives it again; or the file is removed, and the job ends.
+#[test]
+fn what_a_member_does_not_give_is_not_moved() {
+    for is_removed in [false, true] {
+        let what = format!("removed: {is_removed}");
+        let devices = filled_as(STRIPE, 2);
+        let bad = pages_of(&devices, 1, &content(4, 0));
+        assert!(bad.len() > 10, "{what}: {bad:?}");
+        let faults = bad.iter().step_by(3).map(|&offset| Fault::BadSector { offset }).collect();
+        let pool = open(&devices[..2]).expect("it was closed");
+        pool.widen(0, device(&devices, 2), NEW).expect("it fits");
+        devices[1].arm(FaultPlan { faults });
+        let why = stopped(&pool).expect("what is bad is in the way");
+        assert!(why.contains("/f4, bytes") && why.contains("cannot be read"), "{what}: {why}");
+        assert!(pool.reshaping().is_some(), "{what}");
+        let mut versions = versions_of(FILES);
+        versions.remove(&4);
+        verify(&pool, &versions, &what);
+        if is_removed {
+            let (caller, root) = (Caller::root(), pool.root());
+            pool.unlink(&caller, root, b"f4", None).expect("it can be removed");
+        } else {
+            devices[1].arm(FaultPlan::none());
+        }
+        let job = pool.jobs().first().expect("it has stopped").id;
+        assert!(pool.pause_job(job, false), "{what}");
+        assert_eq!(stopped(&pool), None, "{what}");
+        verify(&pool, &versions, &what);
+        assert_eq!(get(&pool, "f4"), (!is_removed).then(|| content(4, 0)), "{what}");
+        pool.close().expect("nothing fails");
+        drop(pool);
+        devices[1].arm(FaultPlan::none());
+        check_all(&devices, &what);
+    }
+}
+
+/// Goal: the same of what cannot be read any more when it is moved, though it was a moment before.
+#[test]
+fn what_is_not_read_when_it_is_moved_stays() {
+    let devices = filled_as(STRIPE, 2);
+    let opening = Opening { devices: shared(&devices[..2]), accepts_missing: false };
+    let (volume, mut superblock) = Volume::open_members(opening).expect("it was closed");
+    let changing = volume.changing();
+    let slot = changing.widen(&mut superblock, 0, device(&devices, 2), NEW).expect("it fits");
+    let stay = volume.stay_in(slot).expect("it is there");
+    volume.end_join(slot, &stay).expect("nothing fails");
+    let offsets = (superblock.geometry.groups_offset..MEMBER_BYTES - (1 << 20)).step_by(4096);
+    let faults = offsets.map(|offset| Fault::BadSector { offset }).collect();
+    devices[1].arm(FaultPlan { faults });
+    let kind_of = |_| Ok(Some(Redundancy::Parity));
+    let moved = changing.move_segments(0..1, Way::Segment(40), &kind_of).expect("nothing fails");
+    assert!(matches!(moved, Moved::Unread { .. }), "{moved:?}");
+    assert_eq!(volume.reshaping().map(|it| it.reshape.moved), Some(0));
+}
+
+/// Goal: what cannot be is refused before anything changes.
+#[test]
+fn what_a_stripe_cannot_do_is_refused() {
+    let devices = filled_as(STRIPE, 2);
+    let pool = open(&devices[..2]).expect("it was closed");
+    let error = pool.narrow(1).expect_err("two are the fewest");
+    let DiskGroupError::Narrow(NarrowError::Few { number: 0, kind: "stripe", members: 2 }) = error
+    else {
+        panic!("{error}");
+    };
+    let others = devices_of(vec![Image::blank(MEMBER_BYTES); 3]);
+    pool.add_disk_group(&group_of(&others, Layout::RoundRobin, &[0, 1])).expect("it fits");
+    let error = pool.widen(2, device(&others, 2), NEW).expect_err("a round-robin");
+    assert!(matches!(error, AttachError::NoStripes { number: 1, kind: "round-robin" }), "{error}");
+    let error = pool.narrow(2).expect_err("a round-robin");
+    assert!(error.to_string().contains("round-robin"), "{error}");
+}
