@@ -85,6 +85,42 @@ fn what_one_member_does_not_give_is_written_to_it_again() {
     }
 }
 
+/// Goal: what a read mends is named by its file and the bytes there, a little later. Method: one
+/// block of a file has rotted on each member in turn.
+#[test]
+fn what_a_read_mends_is_named() {
+    for (count, base) in grounds() {
+        let mut named = 0;
+        for at in 0..count {
+            let what = format!("{count} members, bad on {at}");
+            let devices = reopened(&base, &(0..count).collect::<Vec<_>>());
+            let content = content(96 << 10);
+            let pool = open(&devices).expect("it is new");
+            put(&pool, "f", &content).expect("there is room");
+            pool.close().expect("nothing fails");
+            drop(pool);
+            let devices = reopened(&devices, &(0..count).collect::<Vec<_>>());
+            for offset in pages_of(&devices, at, &content[32 << 10..48 << 10]) {
+                let page = AlignedBuffer::zeroed(PAGE);
+                devices[at].write(Purpose::Check, offset, page).expect("nothing fails yet");
+            }
+            let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(get(&pool, "f").as_deref() == Some(&content[..]), "{what}");
+            assert!(pool.status().mended.is_empty(), "{what}: a path takes locks of its own");
+            let is_mended = pool.members()[at].counts.repaired > 0;
+            pool.tick().expect("nothing fails");
+            let mended = pool.status().mended;
+            assert_eq!(!mended.is_empty(), is_mended, "{what}: {mended:?}");
+            for file in mended {
+                let (first, last) = file.bytes.expect("it is a block");
+                assert!(file.path == "/f" && first <= 32 << 10 && last < 64 << 10, "{file:?}");
+                named += 1;
+            }
+        }
+        assert!(named > 0, "{count} members");
+    }
+}
+
 /// Goal: a block that nobody gives while a member could not be read is an error of that device, and
 /// no damage: it may be there when the device answers again. Method: a file of which all members
 /// have bad sectors, then one of which one has and another has rotted.

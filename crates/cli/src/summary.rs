@@ -14,6 +14,9 @@ use crate::size::ByteSize;
 /// checkpoint is taken, so past it the device is behind.
 const FULL_PERCENT: u64 = 75;
 
+/// Files that were mended and are named in the line that says so.
+const MENDED_SHOWN_MAX: usize = 3;
+
 /// Returns lines, each with its name.
 pub(crate) fn lines(pool: &Value) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
@@ -25,6 +28,7 @@ pub(crate) fn lines(pool: &Value) -> Vec<(&'static str, String)> {
     lines.extend(growth(&pool["growth"]).map(|growth| ("grow", growth)));
     lines.extend(nfs(&pool["nfs"]).map(|nfs| ("nfs", nfs)));
     lines.extend(schedules(&pool["schedules"]).map(|stays| ("clones by schedule", stays)));
+    lines.extend(mended(&pool["mended"]).map(|mended| ("mended", mended)));
     lines.extend(jobs(&pool["jobs"]).map(|job| ("job", job)));
     lines.extend(doing(pool).map(|doing| ("now", doing)));
     lines.extend(power(pool).map(|power| ("if power failed now", power)));
@@ -69,6 +73,24 @@ fn nfs(nfs: &Value) -> Option<String> {
         Some(count) => format!(" and {count} that can't be served (`holdfast export list`)"),
     };
     Some(format!("{exports} exports{unserved}, {connections} connections, {counts}"))
+}
+
+/// Returns the last files of which a read found bytes bad on a device, and mended them.
+fn mended(mended: &Value) -> Option<String> {
+    let mended = mended.as_array()?;
+    let shown = mended.iter().take(MENDED_SHOWN_MAX).map(|file| {
+        let path = file["path"].as_str().unwrap_or_default();
+        match (file["bytes"][0].as_u64(), file["bytes"][1].as_u64()) {
+            (Some(first), Some(last)) => format!("{path}, bytes {first} to {last}"),
+            _ => path.to_owned(),
+        }
+    });
+    let shown: Vec<String> = shown.collect();
+    let more = mended.len().saturating_sub(shown.len());
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    (!shown.is_empty()).then(|| {
+        format!("{}{more} (bad on a device, and written again from the others)", shown.join("; "))
+    })
 }
 
 /// Returns what schedules would delete and can't; how they go else is no news.
@@ -178,6 +200,11 @@ mod tests {
             "cleaner": { "recent": { "segments": 0 }, "recent_seconds": 600 },
         });
         assert_eq!(line(&pool, "health"), "ok");
+        assert_eq!(line(&pool, "mended"), "", "nothing was");
+        let file = |number: u64| json!({ "path": format!("/f{number}"), "bytes": [0, 4095] });
+        pool["mended"] = (0..4).map(file).chain([json!({ "path": "/g", "bytes": null })]).collect();
+        assert!(line(&pool, "mended").starts_with("/f0, bytes 0 to 4095; /f1,"));
+        assert!(line(&pool, "mended").contains("; and 2 more (bad on a device"));
         assert_eq!(line(&pool, "warning"), "a mode");
         assert_eq!(line(&pool, "space"), "256M of 1G used (25 %), 700M available, 12 inodes");
         assert_eq!(line(&pool, "now"), "nothing to do");

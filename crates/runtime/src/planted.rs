@@ -319,6 +319,7 @@ bugs! {
     AnsweredBeforeCommit: "What a client of NFS is told to be durable is not yet.",
     CheckpointIsLoss: "A page that is being taken home is lost where it is not there yet (LC1).",
     DeadBlockIsLoss: "A scrub takes a block for lost that a crash has left and no map leads to.",
+    MendedNotNamed: "A block that a read has mended is never named.",
     UnreadMovedAsZeros:
         "Of a stripe that is moved to other members, zeros are written where one was not read.",
     UnreadIsDamage: "A block that a member did not give is damage, as if it had been read.",

@@ -80,6 +80,11 @@ pub(super) fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
             "waits": status.readahead.waits,
             "refused": status.readahead.refused,
         },
+        "mended": status
+            .mended
+            .iter()
+            .map(|file| json!({ "path": file.path, "bytes": file.bytes }))
+            .collect::<Vec<Value>>(),
         "cleaner": {
             "since_mount": cleaner_counts_of(&status.cleaner.since_mount, bytes),
             "recent": cleaner_counts_of(&status.cleaner.recent, bytes),

@@ -30,6 +30,7 @@ mod deletion;
 mod evacuation;
 mod flusher;
 mod gauge;
+pub(crate) mod mended;
 mod pace;
 mod pieces;
 mod quotas;

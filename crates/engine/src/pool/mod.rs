@@ -53,10 +53,10 @@ use crate::alloc::policy::{LogPlacement, PlacementPolicy};
 use crate::alloc::{Allocator, SegmentId, Shortage, SpaceCounts};
 use crate::buffer::{Cache, CacheCounts, LsnCounts};
 use crate::convert::wide;
-use crate::error::{FsError, FsResult};
+use crate::error::{FilePart, FsError, FsResult};
 use crate::fileset::MountedFileset;
 use crate::fileset::table::FilesetTable;
-use crate::jobs::{CleanerGauge, JobStatus, Jobs, Pace, RebuildCounts, ScrubCounts};
+use crate::jobs::{self, CleanerGauge, JobStatus, Jobs, Pace, RebuildCounts, ScrubCounts};
 use crate::journal::{
     self, ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
     JournalOptions, JournalStart, RecoveryError, RecoveryReport,
@@ -282,6 +282,8 @@ pub struct PoolStatus {
     pub readahead: ReadaheadCounts,
     /// What comparing pages with their LSN pages has found.
     pub lsn: LsnCounts,
+    /// The last files of which a read found blocks bad on a member, and wrote them again.
+    pub mended: Vec<FilePart>,
     /// What cleaning has cost.
     pub cleaner: CleanerGauge,
     /// What the open replayed.
@@ -539,6 +541,7 @@ impl Pool {
         if self.is_read_only {
             return Ok(None);
         }
+        jobs::mended::name_some(&self.core);
         // Here and not at the open: it reads the whole table of filesets.
         if !self.has_resumed.swap(true, Ordering::Relaxed) {
             self.resume_deletions()?;
@@ -666,6 +669,7 @@ impl Pool {
             segment_cache: files.segments.cache.counts(),
             readahead: files.segments.ahead.counts(),
             lsn: files.store.cache.lsn_counts(),
+            mended: files.segments.mended.named(),
             cleaner: self.jobs.cleaner_gauge(&self.core),
             recovery: self.recovery,
             dirty_files: files.table.dirty_count(),

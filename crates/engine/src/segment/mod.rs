@@ -28,6 +28,7 @@ mod ahead;
 mod cache;
 mod chunks;
 mod in_flight;
+mod mended;
 mod seal;
 mod stream;
 
@@ -54,6 +55,7 @@ use storage::device::{AlignedBuffer, SharedBytes};
 
 use self::cache::SegmentCache;
 use self::in_flight::InFlight;
+use self::mended::Mended;
 use self::stream::Stream;
 use crate::alloc::{Extent, SegmentId, Urgency};
 use crate::buffer::corrupt;
@@ -303,6 +305,8 @@ pub(crate) struct Segments {
     pub(crate) cache: SegmentCache,
     /// Bytes that were read before anybody asked for them.
     pub(crate) ahead: Ahead,
+    /// Blocks that reads have mended.
+    pub(crate) mended: Mended,
     /// Secret that seals summaries.
     secret: [u8; 16],
 }
@@ -312,7 +316,8 @@ impl Segments {
         let cache_bytes = store.cache.limit_pages() * PAGE_BYTES;
         let cache = SegmentCache::new(store.geometry(), cache_bytes);
         let ahead = Ahead::new(store.geometry(), cache_bytes);
-        Segments { store, state: Mutex::new(State::default()), cache, ahead, secret }
+        let (state, mended) = (Mutex::new(State::default()), Mended::default());
+        Segments { store, state, cache, ahead, mended, secret }
     }
 
     fn fragment_bytes(&self) -> usize {

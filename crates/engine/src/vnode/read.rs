@@ -512,6 +512,9 @@ impl Core {
             let stored = lead..lead + self.stored_bytes(pointer.fragments);
             let is_it = |bytes: &[u8]| pointer.verifies(&bytes[stored.clone()]);
             let healed = volume.heal(Purpose::Data, start, length, &is_it).map_err(io)?;
+            if healed.repaired > 0 {
+                self.segments.mended.note(pointer.place);
+            }
             let bytes = found_of(pointer, healed)?;
             whole[at..at + stored.len()].copy_from_slice(&bytes[stored.clone()]);
             at += stored.len();
