@@ -31,9 +31,13 @@ const KEY: HandleKey = HandleKey([7; 16]);
 
 fn new_device() -> SharedDevice {
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
-    let create = CreateOptions::new(POOL_BYTES, [3; 64]);
-    Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
+    make_pool(&device, POOL_BYTES);
     device
+}
+
+fn make_pool(device: &SharedDevice, bytes: u64) {
+    let create = CreateOptions::new(bytes, [3; 64]);
+    Pool::create(device, &ManualClock::new(), &create).expect("a pool fits");
 }
 
 fn open_pool(device: &SharedDevice, random: u64) -> Arc<Pool> {

@@ -15,7 +15,7 @@
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use super::model::{Answer, Handles, Op, STALE, Tree};
+use super::model::{Answer, EXISTS, Handles, How, Op, STALE, Tree};
 
 /// Arrangements that are looked at before a history counts as one that could not have been.
 const STEPS_MAX: usize = 400_000;
@@ -157,15 +157,20 @@ impl Search<'_> {
             if is_nameless && *came == Answer::Failed(STALE) {
                 return vec![state.clone()];
             }
-            let may_have_changed =
-                matches!(part.op, Op::Create(_, super::model::How::Exclusive(_)));
             if !next.handles.match_answer(&own, came) {
-                // The number of an exclusive creation is kept until the file changes.
-                let is_exist = *came == Answer::Failed(super::model::EXISTS);
-                let is_forgotten = may_have_changed && is_exist && matches!(own, Answer::File(_));
-                let was_there = state.seen == next.seen;
-                return if is_forgotten && was_there { vec![state.clone()] } else { Vec::new() };
+                let Op::Create(place, How::Exclusive(number)) = part.op else { return Vec::new() };
+                let is_forgotten = state.seen.may_have_forgotten(place, number);
+                if !is_forgotten || *came != Answer::Failed(EXISTS) {
+                    return Vec::new();
+                }
+                let mut next = state.clone();
+                next.seen.forget(place);
+                return vec![next];
             }
+        }
+        if let (Op::Read(..), Some(file)) = (part.op, file) {
+            next.seen.loosen(file);
+            next.kept.loosen(file);
         }
         if let (Op::Commit(_), Some(file)) = (part.op, file) {
             let is_kept = is_nameless || next.seen.agrees_on(&next.kept, file);
@@ -186,7 +191,7 @@ impl Search<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{EXISTS, How, NOT_FOUND};
+    use super::super::model::NOT_FOUND;
     use super::*;
 
     fn part(op: Op, from: usize, until: usize, answer: Option<Answer<usize>>) -> Part {
@@ -219,6 +224,19 @@ mod tests {
         let seen = part(look, 1, 2, made());
         let gone = part(look, 4, 4, missing());
         assert!(!check(vec![vec![lost, seen], vec![gone, again]]));
+        // An exclusive creation that comes again is known as long as nobody has changed the file.
+        let make_once = Op::Create(A, How::Exclusive(3));
+        let again = |answer| part(make_once, 4, 5, answer);
+        let first = || part(make_once, 0, 1, made());
+        let change = Op::Write { of: 7, cell: 0, tag: 5, is_stable: true };
+        assert!(check(vec![vec![first(), again(made())]]));
+        assert!(!check(vec![vec![first(), again(exists())]]));
+        let read = || part(Op::Read(7, 0), 2, 3, Some(Answer::Content(None)));
+        assert!(check(vec![vec![first(), read(), again(made())]]));
+        assert!(check(vec![vec![first(), read(), again(exists())]]));
+        let change = || part(change, 2, 3, Some(Answer::Done));
+        assert!(check(vec![vec![first(), change(), again(exists())]]));
+        assert!(!check(vec![vec![first(), change(), again(made())]]));
         // A removal that answers that there was nothing has done it in the life before.
         let made_first = part(MAKE, 0, 1, made());
         let twice = vec![

@@ -83,6 +83,10 @@ impl Op {
 pub(super) enum Answer<F> {
     Failed(u32),
     Done,
+    /// Whether it is on disk.
+    Written {
+        is_stable: bool,
+    },
     File(F),
     Names(Vec<(u64, F)>),
     /// Links and bytes.
@@ -96,10 +100,19 @@ pub(super) struct File {
     is_directory: bool,
     links: u32,
     cells: Vec<u32>,
+    /// The number of the exclusive creation that made it. It lies in the times: so a change of the
+    /// content forgets it,
     verifier: Option<u64>,
+    /// and a read may have.
+    is_loose: bool,
 }
 
 impl File {
+    /// Notes that the content was changed, or was empty and was made so again.
+    fn forget(&mut self) {
+        if self.cells.is_empty() { self.is_loose = true } else { self.verifier = None }
+    }
+
     fn bytes(&self) -> u64 {
         let last = u64::try_from(self.cells.len()).expect("it is short");
         last.checked_sub(1).map_or(0, |last| last * CELL_STEP + CELL_BYTES)
@@ -156,6 +169,26 @@ impl Tree {
     /// Returns the file of a handle that has a name, or had one in this life.
     pub(super) fn is_nameless(&self, file: FileNo) -> bool {
         self.files.get(&file).is_some_and(|file| file.links == 0)
+    }
+
+    /// Whether the file in `place` was made by exclusive creation `number`, and may know no more.
+    pub(super) fn may_have_forgotten(&self, place: Place, number: u64) -> bool {
+        let file = self.names.get(&place).and_then(|file| self.files.get(file));
+        file.is_some_and(|file| file.verifier == Some(number) && file.is_loose)
+    }
+
+    /// It knows no more.
+    pub(super) fn forget(&mut self, place: Place) {
+        if let Some(file) = self.names.get(&place).and_then(|file| self.files.get_mut(file)) {
+            file.verifier = None;
+        }
+    }
+
+    /// A file was read, which changes a time of it, now or later.
+    pub(super) fn loosen(&mut self, file: FileNo) {
+        if let Some(file) = self.files.get_mut(&file) {
+            file.is_loose = true;
+        }
     }
 
     /// Whether both hold the same of `file`.
@@ -233,9 +266,11 @@ impl Tree {
                 let cell = usize::try_from(cell).expect("it is small");
                 file.cells.resize(file.cells.len().max(cell + 1), 0);
                 file.cells[cell] = tag;
+                file.forget();
                 Answer::Done
             }),
             Op::Truncate(of) => self.of_file(of, handles, |file| {
+                file.forget();
                 file.cells.clear();
                 Answer::Done
             }),
@@ -252,11 +287,14 @@ impl Tree {
         match how {
             How::Unchecked { truncates } => {
                 if truncates {
+                    it.forget();
                     it.cells.clear();
                 }
                 Answer::File(file)
             }
-            How::Exclusive(_) if it.verifier == verifier => Answer::File(file),
+            How::Exclusive(_) if it.verifier == verifier && it.cells.is_empty() => {
+                Answer::File(file)
+            }
             How::Guarded | How::Exclusive(_) => Answer::Failed(EXISTS),
         }
     }

@@ -7,11 +7,12 @@ use engine::Pool;
 use front::nfs::Commit;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
+use storage::device::sim::{SimDevice, SimOptions};
 
 use super::super::client::{
     self, Answer as Reply, Client, Direct, FILE_SYNC, NFS, UNSTABLE, Words,
 };
-use super::super::{loopback, new_device, open_pool, service_of};
+use super::super::{loopback, make_pool, open_pool, service_of};
 use super::linear::{Life, PARTS_MAX, Part, linearise};
 use super::model::{
     Answer, CELL_BYTES, CELL_STEP, CELLS, DIRECTORIES, FILE_NAMES, How, NAMES, Op, Place,
@@ -26,6 +27,7 @@ const OPEN_MAX: usize = 3;
 const DEATH: u64 = 120;
 const ANEW: u64 = 250;
 const BROKEN: u64 = 120;
+const POOL_BYTES: u64 = 16 << 20;
 /// Requests of one life before all is looked at.
 const LIFE_MAX: usize = 40;
 /// Events without progress after which the harness is broken.
@@ -87,7 +89,7 @@ struct Pending {
 pub(super) struct World {
     seed: u64,
     prng: Prng,
-    device: SharedDevice,
+    device: Arc<SimDevice>,
     pool: Arc<Pool>,
     actors: Vec<Actor>,
     directories: Vec<Vec<u8>>,
@@ -110,14 +112,19 @@ fn index(number: u64) -> usize {
     usize::try_from(number).expect("it is small")
 }
 
+fn shared(device: &Arc<SimDevice>) -> SharedDevice {
+    Arc::<SimDevice>::clone(device)
+}
+
 fn name_of(name: u64) -> String {
     format!("n{name}")
 }
 
 impl World {
     pub(super) fn new(seed: u64) -> World {
-        let device = new_device();
-        let pool = open_pool(&device, 1 << 20);
+        let device = SimDevice::new(POOL_BYTES, SimOptions::default());
+        make_pool(&shared(&device), POOL_BYTES);
+        let pool = open_pool(&shared(&device), 1 << 20);
         let service = service_of(&pool, &["/:rw,squash=none"]);
         let actor = |number| {
             let port = 700 + number;
@@ -183,7 +190,7 @@ impl World {
             }
         }
         self.pool.close().expect("nothing fails");
-        let report = check::run(self.device, check::Options::default(), &mut |_| ());
+        let report = check::run(shared(&self.device), check::Options::default(), &mut |_| ());
         assert!(report.is_clean(), "seed {}: {}", self.seed, report.to_text());
         self.counts
     }
@@ -411,10 +418,17 @@ impl World {
         let Some(found) = open.iter().position(|open| open.xid == xid) else { return };
         let open = open.remove(found);
         let answer = self.read(at, &open.op, client::open(xid, reply).expect("it is a result"));
-        let (op, from) = (open.op, open.sent.expect("it was sent, as it is answered"));
-        let hint = open.arrived.expect("it arrived, as it is answered");
-        let until = self.now;
+        // What a server says is durable must be, also where it was not asked to make it so.
+        let (op, answer) = match (open.op, answer) {
+            (Op::Write { of, cell, tag, .. }, Answer::Written { is_stable }) => {
+                (Op::Write { of, cell, tag, is_stable }, Answer::Done)
+            }
+            asked_and_told => asked_and_told,
+        };
         let answer = Some(answer);
+        // LH1.
+        let from = open.arrived.expect("it arrived, as it is answered");
+        let (hint, until) = (from, self.now);
         self.end_of_part(Part { client: at, op, from, until, answer, hint, seems_kept: true });
     }
 
@@ -490,11 +504,15 @@ impl World {
                     u32::from_be_bytes((*tag).try_into().expect("writes are of whole words"))
                 }))
             }
-            Op::Write { .. } => {
+            Op::Write { is_stable, .. } => {
                 reply.wcc();
-                let _ = (reply.u32(), reply.u32());
+                let (count, committed) = (reply.u32(), reply.u32());
+                assert_eq!(u64::from(count), CELL_BYTES, "seed {}: bytes written", self.seed);
+                let asked = if *is_stable { FILE_SYNC } else { UNSTABLE };
+                let levels = asked..=FILE_SYNC;
+                assert!(levels.contains(&committed), "seed {}: {committed}", self.seed);
                 self.check_verifier(reply.u64());
-                Answer::Done
+                Answer::Written { is_stable: committed > UNSTABLE }
             }
             Op::Commit(_) => {
                 reply.wcc();
@@ -527,8 +545,9 @@ impl World {
     fn leave_open(&mut self, at: usize, until: usize) {
         let mut left = Vec::new();
         for open in &mut self.actors[at].open {
-            let (sent, arrived) = (open.sent.take(), open.arrived.take());
-            let (Some(from), Some(hint)) = (sent, arrived) else { continue };
+            open.sent = None;
+            let Some(from) = open.arrived.take() else { continue };
+            let hint = from;
             if open.op.is_change() {
                 let (op, seems_kept) = (open.op, false);
                 left.push(Part { client: at, op, from, until, answer: None, hint, seems_kept });
@@ -583,7 +602,10 @@ impl World {
         self.verifiers.push(None);
         self.pending.clear();
         let lives = u64::try_from(self.lives.len()).expect("few");
-        self.pool = open_pool(&self.device, lives << 20);
+        // What was not flushed is there or not.
+        let image = self.device.crash_image(&mut self.prng);
+        self.device = SimDevice::open(image, SimOptions::default());
+        self.pool = open_pool(&shared(&self.device), lives << 20);
         let service = service_of(&self.pool, &["/:rw,squash=none"]);
         for at in 0..CLIENTS {
             self.reconnect(at);
