@@ -1,12 +1,12 @@
 //! A stripe gets a member more, and loses one, while the pool is in use, and whatever happens
 //! meanwhile. Data is there once: what a device does not give is written nowhere as if it had.
 
-use engine::vnode::api::{Caller, FileSystem};
+use engine::vnode::api::{Caller, FileSystem, FsError};
 use engine::{DiskGroupError, Pool};
 use format::members::{Layout, MemberState};
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image};
-use storage::device::{Device, Purpose, Redundancy};
+use storage::device::{AlignedBuffer, Device, Purpose, Redundancy};
 use storage::volume::{AttachError, Moved, NarrowError, Opening, Volume, Way};
 
 use super::groups::{check_all, group_of, groups};
@@ -14,7 +14,7 @@ use super::reshape::{
     FILES, MEMBER_BYTES, NEW, Run, Versions, bring_new, capacity, content, device, filled_as,
     finish, moved, states, verify, versions_of, widened, write,
 };
-use super::{Devices, devices_of, get, narrow, open, reopened, shared};
+use super::{Devices, devices_of, get, narrow, open, put, reopened, shared};
 
 const STRIPE: Layout = Layout::Stripe { unit_shift: 14 };
 
@@ -186,9 +186,16 @@ fn what_a_member_does_not_give_is_not_moved() {
     }
 }
 
-/// Goal: the same of what cannot be read any more when it is moved, though it was a moment before.
+/// Goal: the same of what cannot be read any more when it is moved, though it was a moment before:
+/// data on one member, or pages of metadata in both of their copies.
 #[test]
 fn what_is_not_read_when_it_is_moved_stays() {
+    for (kind, bad) in [(Redundancy::Parity, &[1][..]), (Redundancy::Copies, &[0, 1])] {
+        is_not_moved(kind, bad);
+    }
+}
+
+fn is_not_moved(kind: Redundancy, bad: &[usize]) {
     let devices = filled_as(STRIPE, 2);
     let opening = Opening { devices: shared(&devices[..2]), accepts_missing: false };
     let (volume, mut superblock) = Volume::open_members(opening).expect("it was closed");
@@ -197,12 +204,45 @@ fn what_is_not_read_when_it_is_moved_stays() {
     let stay = volume.stay_in(slot).expect("it is there");
     volume.end_join(slot, &stay).expect("nothing fails");
     let offsets = (superblock.geometry.groups_offset..MEMBER_BYTES - (1 << 20)).step_by(4096);
-    let faults = offsets.map(|offset| Fault::BadSector { offset }).collect();
-    devices[1].arm(FaultPlan { faults });
-    let kind_of = |_| Ok(Some(Redundancy::Parity));
+    let faults: Vec<Fault> = offsets.map(|offset| Fault::BadSector { offset }).collect();
+    for &at in bad {
+        devices[at].arm(FaultPlan { faults: faults.clone() });
+    }
+    let kind_of = |_| Ok(Some(kind));
     let moved = changing.move_segments(0..1, Way::Segment(40), &kind_of).expect("nothing fails");
-    assert!(matches!(moved, Moved::Unread { .. }), "{moved:?}");
+    assert!(matches!(moved, Moved::Unread { .. }), "{kind:?}: {moved:?}");
     assert_eq!(volume.reshaping().map(|it| it.reshape.moved), Some(0));
+}
+
+/// Goal: rot is told as rot, and counted where it is, whatever cannot be read on a member that has
+/// no part of the block. Method: a file of one unit that has rotted, and bad sectors beside it.
+#[test]
+fn rot_is_no_error_of_another_member() {
+    let devices = filled_as(STRIPE, 2);
+    let pool = open(&devices[..2]).expect("it was closed");
+    let one: Vec<u8> =
+        (0..1 << 10).flat_map(|at: u64| (0x0e_5eed << 40 | at).to_le_bytes()).collect();
+    put(&pool, "one", &one).expect("there is room");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let devices = reopened(&devices, &[0, 1]);
+    let found: Vec<(usize, u64)> = (0..2)
+        .flat_map(|at| pages_of(&devices, at, &one).into_iter().map(move |it| (at, it)))
+        .collect();
+    let (own, _) = found[0];
+    for (at, offset) in &found {
+        assert_eq!(*at, own, "it is of one unit");
+        let page = AlignedBuffer::zeroed(4096);
+        devices[own].write(Purpose::Check, *offset, page).expect("nothing fails yet");
+    }
+    let faults = found.iter().map(|(_, offset)| Fault::BadSector { offset: *offset }).collect();
+    devices[1 - own].arm(FaultPlan { faults });
+    let pool = open(&devices).expect("it was closed");
+    let file = pool.lookup(&Caller::root(), pool.root(), b"one").expect("it is there");
+    let read = pool.read(&Caller::root(), file.ino, 0, one.len(), &mut Vec::new());
+    assert!(matches!(read, Err(FsError::Corrupt { .. })), "{read:?}");
+    assert!(pool.members()[own].counts.checksum_errors > 0);
+    pool.forget(file.ino, 1);
 }
 
 /// Goal: what cannot be is refused before anything changes.

@@ -186,9 +186,16 @@ impl Reshape {
             self.idle_steps.store(0, Ordering::Relaxed);
             let file = Reshape::unread_of(core, &pin, compared).map(Box::new);
             let segment = core.store.geometry().segment_place(id.group, id.segment);
+            let way = match &file {
+                Some(_) => "write the file anew or remove it, its clones too",
+                None => {
+                    "what is in it cannot be moved elsewhere: make room, or let the device answer \
+                     again"
+                }
+            };
             let cause = format!(
                 "a part of the segment at {segment} cannot be read, and a stripe has it once: \
-                 write the file anew or remove it, and resume the job"
+                 {way}, and resume the job"
             );
             return Err(FsError::Io { cause, file });
         }

@@ -130,7 +130,12 @@ impl ScrubCounts {
             Some(Healed { bytes: Some(_), bad, repaired, .. }) if bad == repaired => {
                 self.repaired.fetch_add(1, Ordering::Relaxed);
             }
-            Some(_) => self.lose(what()),
+            Some(healed) => {
+                if let Some(error) = &healed.unread {
+                    tracing::warn!(%error, "a scrub cannot read all that should have it");
+                }
+                self.lose(what());
+            }
         }
     }
 }

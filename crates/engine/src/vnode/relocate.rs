@@ -176,7 +176,8 @@ impl Core {
         }
         let volume = &self.store.volume;
         let healed = volume.heal(Purpose::Cleaner, from, buffer.len(), &is_listed);
-        if let Some(bytes) = healed.ok().and_then(|healed| healed.bytes) {
+        let mut healed = healed.map_err(io)?;
+        if let Some(bytes) = healed.bytes.take() {
             return Ok(bytes);
         }
         for Located { pointer, .. } in pointers {
@@ -184,7 +185,7 @@ impl Core {
             let start = index_wide(before << self.store.geometry().fragment_shift);
             let part = buffer.get(start..start + self.stored_bytes(pointer.fragments));
             if !is_there || !part.is_some_and(|part| pointer.verifies(part)) {
-                return Err(bad_data(pointer));
+                return Err(healed.unread.map_or_else(|| bad_data(pointer), io));
             }
         }
         Ok(buffer)

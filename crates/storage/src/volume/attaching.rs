@@ -103,9 +103,9 @@ pub enum AttachError {
     },
     /// Bring it back, or replace it, and wait until it has all.
     #[error(
-        "the member in slot {slot} is {state}, and a raid5 gets a device only while all of its \
-         devices are online: bring it back (`device online`) or replace it, and wait until it has \
-         all"
+        "the member in slot {slot} is {state}, and its disk group gets a device only while all of \
+         its devices are online: bring it back (`device online`), or replace it in a raid5, and \
+         wait until it has all"
     )]
     Lacking {
         /// Which one.
@@ -134,7 +134,8 @@ pub enum AttachError {
     #[error(
         "disk group {number} would have no more room with a device more, for its segments of \
          {segment_bytes} bytes would take as many rows as now: give devices for a disk group of \
-         their own (holdfast group add)"
+         their own (holdfast group add); to exchange a device, remove the old one first (holdfast \
+         device remove), mount the pool anew, and then add the new one"
     )]
     NoGain {
         /// Number of the disk group.

@@ -86,7 +86,7 @@ pub enum NarrowError {
     /// Bring it back, or replace it, and wait until it has all.
     #[error(
         "the member in slot {slot} is {state}, and a device can go for good only while all of its \
-         disk group are online: bring it back (holdfast device online) or replace it \
+         disk group are online: bring it back (holdfast device online), or replace it in a raid5 \
          (holdfast device replace), and wait until it has all"
     )]
     Lacking {
@@ -98,8 +98,8 @@ pub enum NarrowError {
     /// Use larger devices first.
     #[error(
         "without the device not one allocation group of disk group {number} ({group_bytes} bytes) \
-         has room on the others: put larger devices in their places first (holdfast device \
-         replace)"
+         has room on the others: add one first (holdfast device add --raid5, or --stripe), or \
+         put larger ones in their places in a raid5 (holdfast device replace)"
     )]
     TooSmall {
         /// Number of the disk group.
@@ -110,7 +110,8 @@ pub enum NarrowError {
     /// There is no way: its segments are too short.
     #[error(
         "segments of {segment_bytes} bytes lie in as many rows of a device less, and cannot be \
-         moved in order: put another in its place (holdfast device replace)"
+         moved in order: put another in its place in a raid5 (holdfast device replace), or \
+         add a disk group and move all there (holdfast group add, and group remove)"
     )]
     Short {
         /// How long a segment is.

@@ -305,8 +305,8 @@ impl Changing<'_> {
         let (lay, segment) = (reshaping.lay, reshaping.reshape.moved);
         let towards = reshaping.reshape.towards;
         let stripes = new_of(&lay, towards);
-        let bytes = striped.read_kept(start_of(&lay, kept.at))?;
         let kind = if kept.is_pages { Redundancy::Copies } else { Redundancy::Parity };
+        let bytes = striped.read_kept(start_of(&lay, kept.at), kind)?;
         if !planted::is(Planted::ReshapeKeptForgotten) {
             // Who is away learns that it has missed this (MS5).
             let start = start_of(&lay, segment);

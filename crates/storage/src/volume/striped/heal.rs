@@ -47,8 +47,10 @@ impl Source {
             // Each page is a request that is waited for, of a device that may be dying.
             let shares = self.by_pages(shares);
             let together = self.put_shares_together(&shares, parts, length_bytes, verify)?;
+            // Not of a member that no part needs.
+            let lacks = self.lacks_for(&shares, parts);
             return match (together, shares.said) {
-                (None, Some(error)) => Err(error),
+                (None, Some(error)) if lacks => Err(error),
                 (together, _) => Ok(together),
             };
         };
@@ -62,6 +64,15 @@ impl Source {
             });
         }
         Ok(Some(together))
+    }
+
+    /// Whether a member that may be read has not given a unit that is in one row with a part: the
+    /// part may be whole with it. Without parity a part has its own alone, and that was given.
+    fn lacks_for(&self, shares: &Shares, parts: &[Part]) -> bool {
+        let readable = self.view.iter().zip(0..).filter(|(slot, _)| slot.readable().is_some());
+        let members: Vec<usize> = readable.map(|(_, member)| member).collect();
+        let is_lacking = |part: &Part| members.iter().any(|member| !shares.gives(*member, part));
+        self.stripes.shape.has_parity && parts.iter().any(is_lacking)
     }
 
     fn put_shares_together(

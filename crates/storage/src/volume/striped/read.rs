@@ -141,6 +141,11 @@ impl Shares {
         if is_bad { None } else { share.bytes.get(from..end) }
     }
 
+    /// Whether a member gave its share of the row of a part.
+    pub(super) fn gives(&self, member: usize, part: &Part) -> bool {
+        self.of(member, part).is_some()
+    }
+
     /// Puts a part into `to`: as its member has it, or from the rest of the row.
     pub(super) fn put(&self, part: &Part, to: &mut [u8]) -> Result<(), DeviceError> {
         match self.of(part.place.member, part) {
