@@ -623,6 +623,13 @@ fn what_cannot_get_a_member_is_refused() {
     let error = pool.widen(0, blank(MEMBER_BYTES), [80; 16]).expect_err("one at a time");
     assert!(matches!(error, AttachError::Reshaped), "{error}");
     finish(&pool);
+    // As they are made by default, segments are long enough.
+    let wide = devices_of(vec![Image::blank(256 << 20); 8]);
+    let options = CreateOptions::new(256 << 20, [5; 64]);
+    Pool::create_on(&shared(&wide), RAID5, &ManualClock::new(), &options).expect("it fits");
+    let pool = open(&wide).expect("it was made");
+    pool.widen(0, blank(256 << 20), NEW).expect("eight and one");
+    drop(pool);
     // Short segments have as many rows in one width as in the other.
     let small = devices_of(vec![Image::blank(10 << 20); 3]);
     let mut options = CreateOptions::new(10 << 20, [5; 64]);

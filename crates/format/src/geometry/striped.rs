@@ -71,7 +71,7 @@ impl Geometry {
         }
         let data = u64::from(width.units).max(1);
         let all_bytes = first_bytes.saturating_add(beside.bytes);
-        let default = || default_striped_segment(all_bytes / data, width.data_bytes());
+        let default = || default_striped_segment(all_bytes / data, data, width.data_bytes());
         let segment_bytes = options.segment_bytes.unwrap_or_else(default);
         let group_bytes = options.group_bytes.unwrap_or_else(|| default_group_bytes(all_bytes));
         let group_bytes = (group_bytes / segment_bytes.max(1)).max(16) * segment_bytes;
@@ -245,10 +245,16 @@ fn least_common_multiple(one: u64, other: u64) -> u64 {
     one / divisor.max(1) * other
 }
 
-/// Rows enough that what a flush leaves empty of its last stripe is a small part of a segment.
-fn default_striped_segment(member_bytes: u64, stripe_bytes: u64) -> u64 {
-    let (wanted, rows_min) = if member_bytes >= 256 * MIB { (MIB, 8) } else { (128 << 10, 4) };
+/// Rows enough that what a flush leaves empty of its last stripe is a small part of a segment; and
+/// so many that with a device more there are fewer, where segments may be so long: else there would
+/// be no more room on more devices.
+fn default_striped_segment(member_bytes: u64, data: u64, stripe_bytes: u64) -> u64 {
     let rows_max = (SEGMENT_BYTES_MAX / stripe_bytes.max(1) / 2 * 2).max(2);
+    let to_gain = Some(2 * (data + 1)).filter(|rows| *rows <= rows_max);
+    let (wanted, rows_min) = match member_bytes >= 256 * MIB {
+        true => (MIB, to_gain.unwrap_or(0).max(8)),
+        false => (128 << 10, 4),
+    };
     (wanted / stripe_bytes.max(1) / 2 * 2).max(rows_min).min(rows_max) * stripe_bytes
 }
 
@@ -261,8 +267,9 @@ mod tests {
     /// their fronts where two copies have room.
     #[test]
     fn pools_in_stripes_fit_on_their_members() {
-        let widths = [3, 4, 5, 7, 8, 16, 32].map(|members| (members, true));
-        for (members, has_parity) in widths.into_iter().chain([2, 3, 4, 8, 31].map(|m| (m, false)))
+        let widths = [3, 4, 5, 7, 8, 11, 16, 32].map(|members| (members, true));
+        for (members, has_parity) in
+            widths.into_iter().chain([2, 3, 4, 8, 10, 31].map(|m| (m, false)))
         {
             for unit_shift in [12, 14, 16] {
                 let shape = StripeShape { members, unit_shift, has_parity };
@@ -278,6 +285,11 @@ mod tests {
                     assert_eq!(grown, geometry, "it uses all from the beginning");
                     let stripes = geometry.stripes().expect("it has stripes");
                     assert!(stripes.segment_rows().is_multiple_of(2), "{geometry:?}");
+                    let wider = shape.wider().segment_rows(geometry.segment_bytes());
+                    let rows = 2 * ((shape.data_bytes() >> unit_shift) + 1);
+                    let fits = rows * shape.data_bytes() <= SEGMENT_BYTES_MAX;
+                    let can_gain = fits && member_bytes >= 256 * MIB;
+                    assert!(wider < stripes.segment_rows() || !can_gain, "{geometry:?}");
                     let last = geometry.group_count - 1;
                     let end = Place::new(0, last, geometry.fragments_of(last) - 1);
                     let end = geometry.device_offset(end, 1).expect("inside");
