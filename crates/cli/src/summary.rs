@@ -77,7 +77,9 @@ fn nfs(nfs: &Value) -> Option<String> {
 
 /// Returns the last files of which a read found bytes bad on a device, and mended them.
 fn mended(mended: &Value) -> Option<String> {
-    let mended = mended.as_array()?;
+    // Who may not see paths is told none.
+    let has_path = |file: &&Value| file["path"].as_str().is_some_and(|path| !path.is_empty());
+    let mended: Vec<&Value> = mended.as_array()?.iter().filter(has_path).collect();
     let shown = mended.iter().take(MENDED_SHOWN_MAX).map(|file| {
         let path = file["path"].as_str().unwrap_or_default();
         match (file["bytes"][0].as_u64(), file["bytes"][1].as_u64()) {

@@ -78,7 +78,7 @@ fn done(at: &Controlled, command: &DeviceCommand, output: &Output) -> anyhow::Re
                 left -= 1;
                 // One joins at a time.
                 let how = (size.map(|size| size.0), *wait || left > 0, *force);
-                let path = Path::new(&device.asked);
+                let Some(path) = &device.path else { return Ok(()) };
                 match (mirror, raid5) {
                     (Some(old), _) => attach(at, (old, path, false), how, output),
                     (None, Some(old)) => attach(at, (old, path, true), how, output),
@@ -90,8 +90,11 @@ fn done(at: &Controlled, command: &DeviceCommand, output: &Output) -> anyhow::Re
         DeviceCommand::Grow { devices, size, .. } => grow(at, devices, *size, output),
         DeviceCommand::Remove { devices: names, wait, accept_no_redundancy, .. } => {
             let chosen = chosen::of_pool(at, &devices(at)?, names, Unknown::Refused)?;
+            let mut left = chosen.len();
             chosen::each(&chosen, output, &mut |device| {
-                remove(at, device, (*wait, *accept_no_redundancy), output)
+                left -= 1;
+                // One leaves at a time.
+                remove(at, device, (*wait || left > 0, *accept_no_redundancy), output)
             })
         }
     }
@@ -389,9 +392,14 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
     }
 }
 
+/// How the names of jobs begin that no device waits for.
+const OTHER_JOBS: [&str; 2] = ["scrub", "freeing "];
+
 /// Waits no longer for a job that does not go on.
 fn stop_with_its_job(at: &Controlled, jobs: &[JobFacts]) -> anyhow::Result<()> {
-    let Some(job) = jobs.iter().find(|job| job.is_paused || job.failure.is_some()) else {
+    let is_other = |job: &&JobFacts| OTHER_JOBS.iter().any(|word| job.name.starts_with(word));
+    let mut jobs = jobs.iter().filter(|job| !is_other(job));
+    let Some(job) = jobs.find(|job| job.is_paused || job.failure.is_some()) else {
         return Ok(());
     };
     let why = job.failure.as_deref().unwrap_or("somebody paused it");

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use front::fuse::mountpoint;
+use storage::device::LoopBacking;
 
 use crate::output::printable;
 
@@ -27,7 +28,7 @@ pub(crate) fn kernel_uses(path: &Path) -> Option<String> {
     let stat = fs::metadata(path).ok()?;
     let uses = match stat.file_type().is_block_device() {
         true => uses_of_device(stat.rdev()).into_iter().chain(beside(stat.rdev())).collect(),
-        false => shown_by((stat.dev(), stat.ino()), None),
+        false => shown_by(|it| it.backing.is_file(stat.dev(), stat.ino())),
     };
     told(&uses)
 }
@@ -70,11 +71,12 @@ fn uses_of_device(rdev: u64) -> Vec<KernelUse> {
     let numbers: Vec<String> = parts.map(|part| part.trim().to_owned()).chain([number]).collect();
     let is_of = |device: &str, source: &str| {
         let is_source = || {
+            // Nothing else is looked at: a server that is gone may never answer.
             let stat = fs::metadata(source).ok().filter(|stat| stat.file_type().is_block_device());
             stat.is_some_and(|stat| numbers.contains(&number_of(stat.rdev())))
         };
         // Some file systems have a number of their own.
-        numbers.iter().any(|number| number == device) || source.starts_with('/') && is_source()
+        numbers.iter().any(|number| number == device) || source.starts_with("/dev/") && is_source()
     };
     let mounts = mountpoint::mounts().unwrap_or_default().into_iter();
     let mounted = mounts.filter(|mount| is_of(&mount.device, &mount.source)).map(|mount| {
@@ -103,11 +105,22 @@ fn uses_of_device(rdev: u64) -> Vec<KernelUse> {
     mounted.chain(swapped).chain(above).collect()
 }
 
-/// Returns the other loop devices that show what the loop device of this number shows.
+/// Returns what else shows the bytes of a block device: loop devices on it, and where it is one
+/// itself, or a part of one, others that show the same file and whatever uses the device that it
+/// shows.
 fn beside(rdev: u64) -> Vec<KernelUse> {
     let number = number_of(rdev);
-    let own = loops().into_iter().find(|it| it.number == number);
-    own.map_or_else(Vec::new, |own| shown_by(own.file, Some(&own)))
+    let folder = PathBuf::from(format!("/sys/dev/block/{number}"));
+    let whole =
+        folder.join("partition").exists().then(|| fs::read_to_string(folder.join("../dev")));
+    let whole = whole.and_then(Result::ok).map_or(number, |whole| whole.trim().to_owned());
+    let mut uses = shown_by(|it| it.backing.block_device() == Some(rdev));
+    let Some(own) = loops().into_iter().find(|it| it.number == whole) else { return uses };
+    uses.extend(shown_by(|it| {
+        it.number != own.number && it.backing.is_of_same(&own.backing) && it.overlaps(&own)
+    }));
+    uses.extend(own.backing.block_device().into_iter().flat_map(uses_of_device));
+    uses
 }
 
 /// A loop device.
@@ -115,30 +128,24 @@ fn beside(rdev: u64) -> Vec<KernelUse> {
 struct Loop {
     name: String,
     number: String,
-    /// File system and inode of the file that it shows.
-    file: (u64, u64),
-    /// Where that is.
+    backing: LoopBacking,
+    /// What that was called when it was attached.
     path: PathBuf,
-    /// First byte that it shows of it, and how many; 0: all behind that.
-    start: u64,
-    length: u64,
 }
 
 impl Loop {
     fn end(&self) -> u64 {
-        if self.length == 0 { u64::MAX } else { self.start.saturating_add(self.length) }
+        let LoopBacking { start, length, .. } = self.backing;
+        if length == 0 { u64::MAX } else { start.saturating_add(length) }
     }
 
     fn overlaps(&self, other: &Loop) -> bool {
-        self.start < other.end() && other.start < self.end()
+        self.backing.start < other.end() && other.backing.start < self.end()
     }
 }
 
-/// Returns the loop devices that show the file, or what `of` shows of it.
-fn shown_by(file: (u64, u64), of: Option<&Loop>) -> Vec<KernelUse> {
-    let is_it = |it: &Loop| {
-        it.file == file && of.is_none_or(|of| of.number != it.number && of.overlaps(it))
-    };
+/// Returns the loop devices that are meant.
+fn shown_by(is_it: impl Fn(&Loop) -> bool) -> Vec<KernelUse> {
     let as_use = |it: Loop| {
         let (name, above) = (&it.name, uses_above(&it.number));
         let above = above.map(|above| format!(", which is in use {above}")).unwrap_or_default();
@@ -159,23 +166,20 @@ fn uses_above(number: &str) -> Option<String> {
     (!what.is_empty()).then(|| what.join(" and "))
 }
 
-/// Returns the loop devices that show a file which is found by its name.
+/// Returns the loop devices that show something. What they show is not looked at: it may be on a
+/// file system that never answers.
 fn loops() -> Vec<Loop> {
     let attached = |folder: PathBuf| {
         let read = |name: &str| fs::read(folder.join(name)).ok();
-        let number = |name: &str| String::from_utf8(read(name)?).ok()?.trim().parse().ok();
         let mut path = read("loop/backing_file")?;
         // One line; a name may have others.
         path.pop_if(|last| *last == b'\n');
-        let path = PathBuf::from(OsString::from_vec(path));
-        let stat = fs::metadata(&path).ok()?;
+        let name = format!("/dev/{}", folder.file_name()?.to_str()?);
         Some(Loop {
-            name: format!("/dev/{}", folder.file_name()?.to_str()?),
             number: String::from_utf8(read("dev")?).ok()?.trim().to_owned(),
-            file: (stat.dev(), stat.ino()),
-            path,
-            start: number("loop/offset").unwrap_or(0),
-            length: number("loop/sizelimit").unwrap_or(0),
+            backing: LoopBacking::of(Path::new(&name))?,
+            path: PathBuf::from(OsString::from_vec(path)),
+            name,
         })
     };
     entries(Path::new("/sys/block")).filter_map(attached).collect()
@@ -192,22 +196,6 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn loop_devices_beside_each_other_are_two_devices() {
-        let part = |start, length| Loop {
-            name: "/dev/loop0".to_owned(),
-            number: "7:0".to_owned(),
-            file: (1, 1),
-            path: PathBuf::new(),
-            start,
-            length,
-        };
-        assert!(part(0, 0).overlaps(&part(4096, 4096)));
-        assert!(part(0, 4097).overlaps(&part(4096, 0)));
-        assert!(!part(0, 4096).overlaps(&part(4096, 4096)));
-        assert!(!part(8192, 0).overlaps(&part(4096, 4096)));
-    }
 
     #[test]
     fn what_uses_a_device_is_followed_by_what_to_do() {

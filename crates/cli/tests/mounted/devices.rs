@@ -202,7 +202,7 @@ impl Drop for Foreign {
 
 /// Goal: a device that is used by something else becomes no member and no spare, by force neither,
 /// and who uses it is named. Method: a loop device with a mounted file system, the file behind it,
-/// another loop device of that file, a file that a loop device shows, a member of a pool that
+/// another loop device of that file, one on the first, a device that a loop device shows, a file that a loop device shows, a member of a pool that
 /// another server has, and that behind a loop device.
 #[test]
 fn a_device_that_something_else_uses_is_refused_and_its_user_named() {
@@ -214,7 +214,15 @@ fn a_device_that_something_else_uses_is_refused_and_its_user_named() {
     let paths = pool_of(&mounted, "mirror", &["m0", "m1"]);
     let (directory, shown) = (mounted.text("mnt"), mounted.text("shown"));
     let Some(foreign) = Foreign::new(&mounted, "ext4") else { return };
-    let below = mounted.text("ext4");
+    // It is shown by what it is, whatever it was called.
+    let below = mounted.text("linked");
+    fs::hard_link(mounted.text("ext4"), &below).expect("there is room");
+    fs::remove_file(mounted.text("ext4")).expect("it has another name");
+    let Some(stacked) = Loop::new(&foreign.device.0) else { return };
+    let plain = mounted.text("under");
+    File::create(&plain).and_then(|it| it.set_len(64 << 20)).expect("there is room");
+    let Some(under) = Loop::new(&plain) else { return };
+    let Some(over) = Loop::new(&under.0) else { return };
     let Some(second) = Loop::new(&below) else { return };
     File::create(&shown).and_then(|file| file.set_len(64 << 20)).expect("there is room");
     let Some(showing) = Loop::new(&shown) else { return };
@@ -226,6 +234,8 @@ fn a_device_that_something_else_uses_is_refused_and_its_user_named() {
         (&foreign.device.0, [on.as_str(), "umount"], 6),
         (&below, [by_loop.as_str(), on.as_str()], 6),
         (&second.0, [by_loop.as_str(), on.as_str()], 6),
+        (&stacked.0, [on.as_str(), "umount"], 6),
+        (&under.0, [over.0.as_str(), "losetup -d"], 6),
         (&shown, [showing.0.as_str(), "losetup -d"], 6),
         (&foreign_pool, ["the pool is in use by process", "(holdfast)"], 4),
         (&of_pool.0, ["the pool is in use by process", "(holdfast)"], 1),

@@ -16,6 +16,13 @@ const AT_ONCE: usize = 4;
 /// Names some of the blocks that wait for it, in the log and for `status`. What cannot be named is
 /// let go: nobody has it any more, or something else is wrong, which a reader is told.
 pub(crate) fn name_some(core: &Core) {
+    let unnamed = core.segments.mended.take_unnamed();
+    if unnamed > 0 {
+        tracing::warn!(
+            blocks = unnamed,
+            "more blocks were bad on a device, and are written again, than can be named: scrub"
+        );
+    }
     for place in std::iter::from_fn(|| core.segments.mended.next()).take(AT_ONCE) {
         match file_at(core, place) {
             Ok(Some(file)) => {

@@ -11,7 +11,7 @@ use format::ids::Place;
 use crate::error::FilePart;
 use crate::sync::Mutex;
 
-/// Blocks that wait; of more nothing is kept.
+/// Blocks that wait; more are counted alone.
 const WAITING_MAX: usize = 64;
 /// Files that `status` shows: the last.
 const NAMED_MAX: usize = 16;
@@ -23,16 +23,27 @@ pub(crate) struct Mended(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Place>,
+    unnamed: u64,
     named: VecDeque<FilePart>,
 }
 
 impl Mended {
     /// Keeps the block at `place` until it is named.
     pub(crate) fn note(&self, place: Place) {
-        let waiting = &mut self.0.lock().waiting;
-        if waiting.len() < WAITING_MAX && !waiting.contains(&place) {
-            waiting.push_back(place);
+        let mut state = self.0.lock();
+        if state.waiting.contains(&place) {
+            return;
         }
+        if state.waiting.len() < WAITING_MAX {
+            state.waiting.push_back(place);
+        } else {
+            state.unnamed += 1;
+        }
+    }
+
+    /// Takes the number of blocks that had no room to wait.
+    pub(crate) fn take_unnamed(&self) -> u64 {
+        std::mem::take(&mut self.0.lock().unnamed)
     }
 
     /// Takes the block that waits longest.
@@ -71,6 +82,7 @@ mod tests {
             let taken: Vec<u64> =
                 std::iter::from_fn(|| mended.next()).map(|place| place.bits()).collect();
             assert_eq!(taken, (0..64).collect::<Vec<u64>>(), "round {round}");
+            assert_eq!((mended.take_unnamed(), mended.take_unnamed()), (936, 0));
         }
         let file = |number: u64| FilePart { path: format!("/f{number}"), bytes: None };
         (0..100).chain([90]).for_each(|number| mended.name(file(number)));

@@ -47,7 +47,9 @@ mod threads;
 pub use buffer::{AlignedBuffer, SharedBytes};
 pub use counting::CountingDevice;
 pub use deadline::DeadlineDevice;
-pub use file::{Access, FileDevice, FileOptions, OpenError, QUEUE_DEPTH, TransportChoice};
+pub use file::{
+    Access, FileDevice, FileOptions, LoopBacking, OpenError, QUEUE_DEPTH, TransportChoice,
+};
 pub use health::{DEADLINE_DEFAULT, DEADLINE_MIN, OVERDUE_MAX, STALLED_SHARE};
 pub use memory::MemoryDevice;
 pub use overlay::OverlayDevice;

@@ -28,6 +28,8 @@ pub(super) struct Chosen {
     pub(super) given: String,
     /// As the pool is asked for it.
     pub(super) asked: String,
+    /// Where it is, of one that is to come: any bytes, as paths have.
+    pub(super) path: Option<PathBuf>,
     /// What the pool says of it; `None`: it knows none of that name.
     pub(super) facts: Option<DeviceFacts>,
 }
@@ -61,7 +63,7 @@ pub(super) fn of_pool(
         // By what it is: when another was taken out or in, a slot may be that of another device.
         let id = facts.as_ref().map(|facts| facts.id.clone()).filter(|id| !id.is_empty());
         let asked = id.filter(|_| names.len() > 1).unwrap_or(whole);
-        chosen.push(Chosen { given: given.clone(), asked, facts });
+        chosen.push(Chosen { given: given.clone(), asked, path: None, facts });
     }
     // DC1.
     let identity = |chosen: &Chosen| match &chosen.facts {
@@ -78,8 +80,9 @@ pub(super) fn to_come(paths: &[PathBuf]) -> anyhow::Result<Vec<Chosen>> {
     // DC1.
     refuse_twice(paths.iter().map(|path| identity_of(path)).zip(given.iter().map(String::as_str)))?;
     let whole = |(path, given): (&PathBuf, &String)| {
-        let asked = std::path::absolute(path)?.display().to_string();
-        Ok(Chosen { given: given.clone(), asked, facts: None })
+        let path = std::path::absolute(path)?;
+        let asked = path.display().to_string();
+        Ok(Chosen { given: given.clone(), asked, path: Some(path), facts: None })
     };
     paths.iter().zip(&given).map(whole).collect()
 }

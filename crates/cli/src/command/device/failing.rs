@@ -24,7 +24,15 @@ pub(super) fn fail(
 ) -> anyhow::Result<()> {
     let pool = at.pool.display().to_string();
     if must_wait {
-        let lacks = without_spare(chosen, &devices(at)?, &at.groups()?);
+        let all = devices(at)?;
+        if let Some(joining) = all.iter().find(|it| it.state == "joining") {
+            let joining = printable(&joining.path);
+            anyhow::bail!(
+                "{pool}: {joining} is joining, and no spare comes before it has all: nothing was \
+                 done; wait for it (`holdfast job list {pool}`)"
+            );
+        }
+        let lacks = without_spare(chosen, &all, &at.groups()?);
         if let Some(device) = lacks {
             let device = printable(device);
             anyhow::bail!(
@@ -136,6 +144,7 @@ mod tests {
         let chosen = [("a", 0), ("b", 1), ("c", 0)].map(|(given, group)| Chosen {
             given: given.to_owned(),
             asked: given.to_owned(),
+            path: None,
             facts: Some(DeviceFacts { group, ..spare(0, "online") }),
         });
         let without = |spares: &[DeviceFacts]| without_spare(&chosen, spares, &groups);

@@ -24,6 +24,67 @@ const LOOP_MAJOR: u32 = 7;
 /// Loop devices on loop devices: more is a mistake, or a circle.
 const DEPTH_MAX: usize = 8;
 
+/// What a loop device shows, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoopBacking {
+    /// File system and inode of the file.
+    file: (u64, u64),
+    /// The block device that it is, if it is one.
+    block_device: Option<u64>,
+    /// First byte that it shows of it.
+    pub start: u64,
+    /// How many; 0: all behind that.
+    pub length: u64,
+}
+
+impl LoopBacking {
+    /// Returns what the loop device at `path` shows; `None`: it is none, shows nothing, or may not
+    /// be opened.
+    #[must_use]
+    pub fn of(path: &Path) -> Option<LoopBacking> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let device = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+        let stat = rustix::fs::fstat(&device).ok()?;
+        let info = loop_info_of(&device, &stat)?;
+        Some(LoopBacking {
+            file: (info.device, info.inode),
+            block_device: Some(info.backing_device).filter(|it| *it != 0).map(decoded),
+            start: info.offset,
+            length: info.size_limit,
+        })
+    }
+
+    /// Whether it shows the file with this inode, on the file system with this number.
+    #[must_use]
+    pub fn is_file(&self, file_system: u64, inode: u64) -> bool {
+        self.file == (kernel_encoding(file_system), inode)
+    }
+
+    /// Returns the number of the block device that it shows, if it shows one.
+    #[must_use]
+    pub fn block_device(&self) -> Option<u64> {
+        self.block_device
+    }
+
+    /// Whether both show the same file or device.
+    #[must_use]
+    pub fn is_of_same(&self, other: &LoopBacking) -> bool {
+        match (self.block_device, other.block_device) {
+            (None, None) => self.file == other.file,
+            (own, other) => own == other,
+        }
+    }
+}
+
+/// Returns what is attached to a loop device; `None`: it is none.
+fn loop_info_of(device: &OwnedFd, stat: &Stat) -> Option<LoopInfo> {
+    let is_block_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
+    if !is_block_device || rustix::fs::major(stat.st_rdev) != LOOP_MAJOR {
+        return None;
+    }
+    block::loop_info(device).ok()
+}
+
 /// Locks what lies behind `device`, if that is a loop device. The locks last as long as what is
 /// returned.
 ///
@@ -61,11 +122,7 @@ pub(super) fn identity_of(file: &OwnedFd) -> Option<[u64; 2]> {
 /// Returns the file behind a loop device, and what it is called here.
 fn behind(device: &OwnedFd) -> Option<(PathBuf, OwnedFd)> {
     let stat = rustix::fs::fstat(device).ok()?;
-    let is_block_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
-    if !is_block_device || rustix::fs::major(stat.st_rdev) != LOOP_MAJOR {
-        return None;
-    }
-    let info = block::loop_info(device).ok()?;
+    let info = loop_info_of(device, &stat)?;
     if info.offset != 0 || info.size_limit != 0 {
         return None;
     }
@@ -105,6 +162,12 @@ fn kernel_encoding(device: u64) -> u64 {
     u64::from((minor & 0xff) | major << 8 | (minor & !0xff) << 12)
 }
 
+/// The other way round.
+fn decoded(encoded: u64) -> u64 {
+    let bits = |shift: u32, mask: u64| u32::try_from(encoded >> shift & mask).unwrap_or(0);
+    rustix::fs::makedev(bits(8, 0xfff), bits(0, 0xff) | bits(12, 0xfff_ff00))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,5 +176,9 @@ mod tests {
     fn numbers_of_devices_are_told_as_the_kernel_does() {
         assert_eq!(kernel_encoding(rustix::fs::makedev(254, 3)), 0xfe03);
         assert_eq!(kernel_encoding(rustix::fs::makedev(8, 0x1_2345)), 0x1230_0845);
+        for (major, minor) in [(7, 0), (254, 3), (8, 0x1_2345), (259, 0xf_ffff)] {
+            let device = rustix::fs::makedev(major, minor);
+            assert_eq!(decoded(kernel_encoding(device)), device);
+        }
     }
 }

@@ -29,6 +29,7 @@ mod tests;
 mod transfer;
 mod uring;
 
+pub use backing::LoopBacking;
 pub use open::{Access, FileOptions, OpenError, TransportChoice};
 
 use std::ops::Range;
