@@ -202,8 +202,8 @@ impl Drop for Foreign {
 
 /// Goal: a device that is used by something else becomes no member and no spare, by force neither,
 /// and who uses it is named. Method: a loop device with a mounted file system, the file behind it,
-/// another loop device of that file, one on the first, a device that a loop device shows, a file that a loop device shows, a member of a pool that
-/// another server has, and that behind a loop device.
+/// another loop device of that file, one on the first, a device that a loop device shows, a file
+/// that one shows, a member of a pool that another server has, and that behind a loop device.
 #[test]
 fn a_device_that_something_else_uses_is_refused_and_its_user_named() {
     if !can_mount("a_device_that_something_else_uses_is_refused_and_its_user_named") {
