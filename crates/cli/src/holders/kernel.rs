@@ -14,6 +14,8 @@ use crate::output::printable;
 
 /// Users that are named; of more the first.
 const NAMED_MAX: usize = 4;
+/// Numbers of devices that are looked at where loop devices show each other: more is a circle.
+const CHAIN_MAX: usize = 16;
 
 /// What the kernel uses something for, and how that is ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +29,10 @@ struct KernelUse {
 pub(crate) fn kernel_uses(path: &Path) -> Option<String> {
     let stat = fs::metadata(path).ok()?;
     let uses = match stat.file_type().is_block_device() {
-        true => uses_of_device(stat.rdev()).into_iter().chain(beside(stat.rdev())).collect(),
+        true => {
+            let beside = beside(stat.rdev(), &mut Vec::new());
+            uses_of_device(stat.rdev()).into_iter().chain(beside).collect()
+        }
         false => shown_by(|it| it.backing.is_file(stat.dev(), stat.ino())),
     };
     told(&uses)
@@ -63,12 +68,9 @@ fn number_of(rdev: u64) -> String {
 
 /// Returns what uses a block device, or a part of it.
 fn uses_of_device(rdev: u64) -> Vec<KernelUse> {
-    let number = number_of(rdev);
-    let folder = PathBuf::from(format!("/sys/dev/block/{number}"));
+    let folder = folder_of(rdev);
     // Of a whole disk its partitions too.
-    let parts = entries(&folder).filter(|part| part.join("partition").exists());
-    let parts = parts.filter_map(|part| fs::read_to_string(part.join("dev")).ok());
-    let numbers: Vec<String> = parts.map(|part| part.trim().to_owned()).chain([number]).collect();
+    let numbers = with_parts(rdev);
     let is_of = |device: &str, source: &str| {
         let is_source = || {
             // Nothing else is looked at: a server that is gone may never answer.
@@ -105,21 +107,46 @@ fn uses_of_device(rdev: u64) -> Vec<KernelUse> {
     mounted.chain(swapped).chain(above).collect()
 }
 
-/// Returns what else shows the bytes of a block device: loop devices on it, and where it is one
-/// itself, or a part of one, others that show the same file and whatever uses the device that it
-/// shows.
-fn beside(rdev: u64) -> Vec<KernelUse> {
+fn folder_of(rdev: u64) -> PathBuf {
+    PathBuf::from(format!("/sys/dev/block/{}", number_of(rdev)))
+}
+
+/// Returns the number of a device, and those of its partitions.
+fn with_parts(rdev: u64) -> Vec<String> {
+    let parts = entries(&folder_of(rdev)).filter(|part| part.join("partition").exists());
+    let parts = parts.filter_map(|part| fs::read_to_string(part.join("dev")).ok());
+    parts.map(|part| part.trim().to_owned()).chain([number_of(rdev)]).collect()
+}
+
+/// Returns what else shows the bytes of a block device: loop devices on it, on its partitions or on
+/// the disk that it is a part of; and where it is one itself, or a part of one, others that show
+/// the same file, and whatever uses the device that it shows. `seen` are those that led here.
+fn beside(rdev: u64, seen: &mut Vec<String>) -> Vec<KernelUse> {
     let number = number_of(rdev);
-    let folder = PathBuf::from(format!("/sys/dev/block/{number}"));
-    let whole =
-        folder.join("partition").exists().then(|| fs::read_to_string(folder.join("../dev")));
-    let whole = whole.and_then(Result::ok).map_or(number, |whole| whole.trim().to_owned());
-    let mut uses = shown_by(|it| it.backing.block_device() == Some(rdev));
+    if seen.len() >= CHAIN_MAX || seen.contains(&number) {
+        return Vec::new();
+    }
+    let folder = folder_of(rdev);
+    let is_part = folder.join("partition").exists();
+    let whole = is_part.then(|| fs::read_to_string(folder.join("../dev")).ok()).flatten();
+    let whole = whole.map_or_else(|| number.clone(), |whole| whole.trim().to_owned());
+    let mut family = with_parts(rdev);
+    family.push(whole.clone());
+    seen.extend([number, whole.clone()]);
+    let is_new = |it: &Loop| !seen.contains(&it.number);
+    let is_on = |it: &Loop| {
+        let below = it.backing.block_device().map(number_of);
+        below.is_some_and(|below| family.contains(&below))
+    };
+    let mut uses = shown_by(|it| is_new(it) && is_on(it));
     let Some(own) = loops().into_iter().find(|it| it.number == whole) else { return uses };
     uses.extend(shown_by(|it| {
-        it.number != own.number && it.backing.is_of_same(&own.backing) && it.overlaps(&own)
+        is_new(it) && it.backing.is_of_same(&own.backing) && it.overlaps(&own)
     }));
-    uses.extend(own.backing.block_device().into_iter().flat_map(uses_of_device));
+    if let Some(below) = own.backing.block_device() {
+        uses.extend(uses_of_device(below));
+        uses.extend(beside(below, seen));
+    }
     uses
 }
 
@@ -166,21 +193,21 @@ fn uses_above(number: &str) -> Option<String> {
     (!what.is_empty()).then(|| what.join(" and "))
 }
 
-/// Returns the loop devices that show something. What they show is not looked at: it may be on a
-/// file system that never answers.
+/// Returns the loop devices that show something.
 fn loops() -> Vec<Loop> {
     let attached = |folder: PathBuf| {
         let read = |name: &str| fs::read(folder.join(name)).ok();
         let mut path = read("loop/backing_file")?;
         // One line; a name may have others.
         path.pop_if(|last| *last == b'\n');
+        let path = PathBuf::from(OsString::from_vec(path));
         let name = format!("/dev/{}", folder.file_name()?.to_str()?);
-        Some(Loop {
-            number: String::from_utf8(read("dev")?).ok()?.trim().to_owned(),
-            backing: LoopBacking::of(Path::new(&name))?,
-            path: PathBuf::from(OsString::from_vec(path)),
-            name,
-        })
+        let text = |name: &str| Some(String::from_utf8(read(name)?).ok()?.trim().to_owned());
+        let bytes = |name: &str| text(name).and_then(|it| it.parse().ok()).unwrap_or(0);
+        // Not everybody may open it, and it may have no name here.
+        let named = || LoopBacking::named(&path, bytes("loop/offset"), bytes("loop/sizelimit"));
+        let backing = LoopBacking::of(Path::new(&name)).or_else(named)?;
+        Some(Loop { number: text("dev")?, backing, path, name })
     };
     entries(Path::new("/sys/block")).filter_map(attached).collect()
 }

@@ -140,6 +140,8 @@ fn who_fails_a_device_waits_for_its_spare() {
         write(&mounted.path(&format!("f{name}")), &vec![name; 1_000_000]);
     }
     let [s0, s1] = ["s0", "s1"].map(|name| mounted.text(name));
+    let both = ["device", "remove", &directory, &paths[0], &paths[1]];
+    refused(&mounted, &both, "cannot be removed by one command: nothing was done");
     let fail = ["device", "fail", &directory, &paths[0], &paths[1], "--wait"];
     refused(&mounted, &fail, &format!("could take the place of {}", paths[0]));
     done(&mounted, &["device", "add", &directory, &s0, "--spare"]);
@@ -219,6 +221,7 @@ fn a_device_that_something_else_uses_is_refused_and_its_user_named() {
     fs::hard_link(mounted.text("ext4"), &below).expect("there is room");
     fs::remove_file(mounted.text("ext4")).expect("it has another name");
     let Some(stacked) = Loop::new(&foreign.device.0) else { return };
+    let Some(third) = Loop::new(&stacked.0) else { return };
     let plain = mounted.text("under");
     File::create(&plain).and_then(|it| it.set_len(64 << 20)).expect("there is room");
     let Some(under) = Loop::new(&plain) else { return };
@@ -235,6 +238,7 @@ fn a_device_that_something_else_uses_is_refused_and_its_user_named() {
         (&below, [by_loop.as_str(), on.as_str()], 6),
         (&second.0, [by_loop.as_str(), on.as_str()], 6),
         (&stacked.0, [on.as_str(), "umount"], 6),
+        (&third.0, [on.as_str(), "umount"], 6),
         (&under.0, [over.0.as_str(), "losetup -d"], 6),
         (&shown, [showing.0.as_str(), "losetup -d"], 6),
         (&foreign_pool, ["the pool is in use by process", "(holdfast)"], 4),

@@ -25,7 +25,11 @@ pub(super) fn fail(
     let pool = at.pool.display().to_string();
     if must_wait {
         let all = devices(at)?;
-        if let Some(joining) = all.iter().find(|it| it.state == "joining") {
+        let is_chosen = |it: &DeviceFacts| {
+            chosen.iter().any(|one| one.facts.as_ref().is_some_and(|facts| facts.id == it.id))
+        };
+        let mut joining = all.iter().filter(|it| it.state == "joining");
+        if let Some(joining) = joining.find(|it| !is_chosen(it)) {
             let joining = printable(&joining.path);
             anyhow::bail!(
                 "{pool}: {joining} is joining, and no spare comes before it has all: nothing was \

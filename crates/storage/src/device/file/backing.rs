@@ -54,6 +54,17 @@ impl LoopBacking {
         })
     }
 
+    /// Returns what a loop device shows of the file at `path`, as sysfs tells it to whoever may not
+    /// open the device: which file that is goes by its name.
+    #[must_use]
+    pub fn named(path: &Path, start: u64, length: u64) -> Option<LoopBacking> {
+        let stat = rustix::fs::stat(path).ok()?;
+        let is_block_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
+        let block_device = Some(stat.st_rdev).filter(|_| is_block_device);
+        let file = (kernel_encoding(stat.st_dev), stat.st_ino);
+        Some(LoopBacking { file, block_device, start, length })
+    }
+
     /// Whether it shows the file with this inode, on the file system with this number.
     #[must_use]
     pub fn is_file(&self, file_system: u64, inode: u64) -> bool {
