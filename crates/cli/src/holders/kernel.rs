@@ -140,6 +140,13 @@ fn beside(rdev: u64, seen: &mut Vec<String>) -> Vec<KernelUse> {
     };
     let mut uses = shown_by(|it| is_new(it) && is_on(it));
     let Some(own) = loops().into_iter().find(|it| it.number == whole) else { return uses };
+    if own.backing.is_part_of_locked(&own.path) {
+        let below = printable(&own.path.display().to_string());
+        uses.push(KernelUse {
+            what: format!("by whoever has locked {below}, of which it is a part"),
+            way: "end that first".to_owned(),
+        });
+    }
     uses.extend(shown_by(|it| {
         is_new(it) && it.backing.is_of_same(&own.backing) && it.overlaps(&own)
     }));

@@ -230,6 +230,8 @@ fn a_device_that_something_else_uses_is_refused_and_its_user_named() {
     File::create(&shown).and_then(|file| file.set_len(64 << 20)).expect("there is room");
     let Some(showing) = Loop::new(&shown) else { return };
     let Some(of_pool) = Loop::new(&foreign_pool) else { return };
+    let part = ["-o", "8M", "--sizelimit", "64M", &foreign_pool];
+    let Some(part_of_pool) = Loop::with(&part) else { return };
     let on = format!("as the file system (ext4) mounted on {}", foreign.directory);
     let by_loop = format!("by {}, a loop device that shows it", foreign.device.0);
     // A device that is locked is asked for again for two seconds.
@@ -243,6 +245,7 @@ fn a_device_that_something_else_uses_is_refused_and_its_user_named() {
         (&shown, [showing.0.as_str(), "losetup -d"], 6),
         (&foreign_pool, ["the pool is in use by process", "(holdfast)"], 4),
         (&of_pool.0, ["the pool is in use by process", "(holdfast)"], 1),
+        (&part_of_pool.0, ["by whoever has locked", foreign_pool.as_str()], 6),
     ] {
         // Before its own superblock ext4 writes nothing; a pool has its label there.
         let head = || {
@@ -279,7 +282,7 @@ fn a_device_that_something_else_uses_is_refused_and_its_user_named() {
     done(&mounted, &["device", "add", &directory, &shown, "--spare"]);
     mounted.unmount();
     mounted.holdfast(&["check", &paths[0]]);
-    drop(of_pool);
+    drop((of_pool, part_of_pool));
     another.finish();
 }
 

@@ -22,7 +22,7 @@ impl Loop {
         Loop::with(&[file])
     }
 
-    fn with(arguments: &[&str]) -> Option<Loop> {
+    pub(crate) fn with(arguments: &[&str]) -> Option<Loop> {
         let output = Command::new("losetup").args(["-f", "--show"]).args(arguments).output();
         let Some(output) = output.ok().filter(|output| output.status.success()) else {
             eprintln!("\n*** SKIPPED: a loop device: losetup does not work here ***\n");

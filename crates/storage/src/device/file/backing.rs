@@ -77,6 +77,29 @@ impl LoopBacking {
         self.block_device
     }
 
+    /// Whether it shows a part of what somebody has locked, or has for himself, as a pool does
+    /// with its devices. `path` is where that is; if it is another by now, nothing is known.
+    #[must_use]
+    pub fn is_part_of_locked(&self, path: &Path) -> bool {
+        if (self.start, self.length) == (0, 0) {
+            // Whoever opens it locks all of it, and is told.
+            return false;
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        if let Some(own) = self.block_device {
+            let is_it = rustix::fs::stat(path).is_ok_and(|stat| stat.st_rdev == own);
+            let opened = || rustix::fs::open(path, flags | OFlags::EXCL, Mode::empty());
+            return is_it && matches!(opened(), Err(Errno::BUSY));
+        }
+        let is_it = |stat: &Stat| self.is_file(stat.st_dev, stat.st_ino);
+        if !rustix::fs::stat(path).is_ok_and(|stat| is_it(&stat)) {
+            return false;
+        }
+        let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
+        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        matches!(locked, Err(Errno::WOULDBLOCK))
+    }
+
     /// Whether both show the same file or device.
     #[must_use]
     pub fn is_of_same(&self, other: &LoopBacking) -> bool {
