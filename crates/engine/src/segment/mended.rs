@@ -5,11 +5,12 @@
 //! turn names them (`jobs/mended.rs`).
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use format::ids::Place;
 
 use crate::error::FilePart;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Blocks that wait; more are counted alone.
 const WAITING_MAX: usize = 64;
@@ -18,7 +19,11 @@ const NAMED_MAX: usize = 16;
 
 /// See the module's header.
 #[derive(Debug, Default)]
-pub(crate) struct Mended(Mutex<State>);
+pub(crate) struct Mended {
+    /// Whether anything was ever kept: of a pool that is well nobody takes the lock.
+    is_used: AtomicBool,
+    state: Mutex<State>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -30,7 +35,8 @@ struct State {
 impl Mended {
     /// Keeps the block at `place` until it is named.
     pub(crate) fn note(&self, place: Place) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
+        self.is_used.store(true, Ordering::Release);
         if state.waiting.contains(&place) {
             return;
         }
@@ -43,17 +49,17 @@ impl Mended {
 
     /// Takes the number of blocks that had no room to wait.
     pub(crate) fn take_unnamed(&self) -> u64 {
-        std::mem::take(&mut self.0.lock().unnamed)
+        self.used().map_or(0, |mut state| std::mem::take(&mut state.unnamed))
     }
 
     /// Takes the block that waits longest.
     pub(crate) fn next(&self) -> Option<Place> {
-        self.0.lock().waiting.pop_front()
+        self.used()?.waiting.pop_front()
     }
 
     /// Keeps a file for `status`.
     pub(crate) fn name(&self, file: FilePart) {
-        let named = &mut self.0.lock().named;
+        let named = &mut self.state.lock().named;
         named.retain(|other| *other != file);
         named.push_back(file);
         if named.len() > NAMED_MAX {
@@ -63,7 +69,11 @@ impl Mended {
 
     /// Returns the last files of which blocks were mended, the last first.
     pub(crate) fn named(&self) -> Vec<FilePart> {
-        self.0.lock().named.iter().rev().cloned().collect()
+        self.used().map_or_else(Vec::new, |state| state.named.iter().rev().cloned().collect())
+    }
+
+    fn used(&self) -> Option<MutexGuard<'_, State>> {
+        self.is_used.load(Ordering::Acquire).then(|| self.state.lock())
     }
 }
 
