@@ -39,9 +39,9 @@ use super::pieces::LOST_NAMED_MAX;
 use super::{Budget, Job, JobProgress, Step};
 use crate::alloc::{LOW_SEGMENTS, SegmentId};
 use crate::convert::wide;
-use crate::error::{FilePart, FsError, FsResult};
+use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
-use crate::vnode::{Core, Unread};
+use crate::vnode::{Core, Unread, log_affected};
 
 /// Segments that a step empties.
 const SEGMENTS_PER_STEP: usize = 8;
@@ -264,14 +264,7 @@ impl Evacuation {
             drop(known);
             // Nobody has it any more.
             let Some(what) = core.who_lost(entry, *place) else { continue };
-            let file = what.file();
-            tracing::error!(
-                what = what.other(),
-                file = file.map(|file| file.path.as_str()),
-                first_byte = file.and_then(FilePart::first_byte),
-                last_byte = file.and_then(FilePart::last_byte),
-                "it cannot be read, and stays on the devices that are to go"
-            );
+            log_affected!(&what, "it cannot be read, and stays on the devices that are to go");
             self.unread.lock().insert(*place, what.to_string());
         }
     }

@@ -4,10 +4,11 @@ use format::ids::Place;
 use runtime::planted::{self, Planted};
 use storage::device::Purpose;
 
-use super::pieces::listed_in;
+use super::pieces::{block_at, listed_in};
 use crate::alloc::SegmentId;
+use crate::buffer::io;
 use crate::convert::index_wide;
-use crate::error::{FilePart, FsError, FsResult};
+use crate::error::{FilePart, FsResult};
 use crate::vnode::Core;
 
 /// Blocks that are named in one turn: for each a segment is read.
@@ -47,14 +48,8 @@ fn file_at(core: &Core, place: Place) -> FsResult<Option<FilePart>> {
     let Some(pin) = core.store.alloc.pin(id)? else { return Ok(None) };
     let start = geometry.segment_place(id.group, id.segment);
     let length = index_wide(geometry.segment_bytes());
-    let bytes = volume.read(Purpose::Cleaner, start, length);
-    let bytes = bytes.map_err(|error| FsError::io(error.to_string()))?;
-    let listed = listed_in(core, &pin, &bytes);
-    let here = listed.iter().filter(|block| {
-        let end = block.place.advance(block.entry.fragments);
-        (block.place.fragment()..end.fragment()).contains(&place.fragment())
-    });
-    match here.max_by_key(|block| block.entry.birth) {
+    let bytes = volume.read(Purpose::Cleaner, start, length).map_err(io)?;
+    match block_at(&listed_in(core, &pin, &bytes), place) {
         Some(block) if !planted::is(Planted::MendedNotNamed) => {
             core.who_has(&block.entry, block.place)
         }

@@ -183,6 +183,15 @@ pub(super) fn listed_of(
     blocks.into_values().collect()
 }
 
+/// Returns the block of `listed` that covers the fragment at `place`: of several the last.
+pub(super) fn block_at(listed: &[Listed], place: Place) -> Option<&Listed> {
+    let covers = |block: &&Listed| {
+        let end = block.place.advance(block.entry.fragments);
+        (block.place.fragment()..end.fragment()).contains(&place.fragment())
+    };
+    listed.iter().filter(covers).max_by_key(|block| block.entry.birth)
+}
+
 /// Returns the blocks that a summary lists of the segment that begins at `start`.
 pub(super) fn blocks_of(core: &Core, start: Place, entries: Vec<SummaryEntry>) -> Vec<Listed> {
     let geometry = core.store.geometry();

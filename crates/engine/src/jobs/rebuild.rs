@@ -22,9 +22,9 @@ use storage::volume::{Remade, Stay, ToRemake};
 use self::own::{Own, save_maps};
 use super::pieces::{Kept, LOST_NAMED_MAX, Listed, MIB, Notes, PASSED_OVER_MAX, listed_in};
 use super::{Budget, Job, JobProgress, Step};
-use crate::error::{FilePart, FsError, FsResult};
+use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
-use crate::vnode::{Affected, Core};
+use crate::vnode::{Affected, Core, log_affected};
 
 /// What a rebuild has done so far.
 #[derive(Debug, Default)]
@@ -69,14 +69,7 @@ impl RebuildCounts {
     }
 
     fn lose(&self, what: &Affected) {
-        let file = what.file();
-        tracing::error!(
-            what = what.other(),
-            file = file.map(|file| file.path.as_str()),
-            first_byte = file.and_then(FilePart::first_byte),
-            last_byte = file.and_then(FilePart::last_byte),
-            "lost: no other device gives it, and it is written as zeros"
-        );
+        log_affected!(what, "lost: no other device gives it, and it is written as zeros");
         self.lost.fetch_add(1, Ordering::Relaxed);
         let mut names = self.names.lock();
         if names.len() < LOST_NAMED_MAX {

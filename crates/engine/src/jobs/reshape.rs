@@ -158,6 +158,7 @@ impl Reshape {
     /// members are there.
     fn compare(&self, core: &Core, (piece, kept): (Range<u64>, Kept<'_>)) -> FsResult<bool> {
         let volume = &core.store.volume;
+        let start = piece.start;
         let compared = match volume.compare(piece, kept.redundancy(), None) {
             Ok(compared) => compared,
             Err(_) if volume.lacks_to_reshape() => return Ok(false),
@@ -171,7 +172,7 @@ impl Reshape {
         let is_once = pin.kept == Redundancy::Parity
             && volume.reshaping().is_some_and(|it| !it.lay.wide.shape.has_parity);
         if is_once {
-            return self.empty_unread(core, pin, &compared);
+            return self.empty_unread(core, pin, (start, &compared));
         }
         self.scrub.mend_segment(core, &pin, compared)?;
         Ok(true)
@@ -180,11 +181,16 @@ impl Reshape {
     /// Moves what is in use of a segment elsewhere of which a member does not give all, and which
     /// nobody else has. Returns that it cannot be moved now; if it cannot be emptied either, that
     /// is an error which names what cannot be read.
-    fn empty_unread(&self, core: &Core, pin: Pin<'_>, compared: &Compared) -> FsResult<bool> {
+    fn empty_unread(
+        &self,
+        core: &Core,
+        pin: Pin<'_>,
+        (start, compared): (u64, &Compared),
+    ) -> FsResult<bool> {
         let id = pin.id;
         if self.idle_steps.fetch_add(1, Ordering::Relaxed) >= UNREAD_STEPS_MAX {
             self.idle_steps.store(0, Ordering::Relaxed);
-            let file = Reshape::unread_of(core, &pin, compared).map(Box::new);
+            let file = Reshape::unread_of(core, &pin, (start, compared)).map(Box::new);
             let segment = core.store.geometry().segment_place(id.group, id.segment);
             let way = match &file {
                 Some(_) => "write the file anew or remove it, its clones too",
@@ -205,14 +211,16 @@ impl Reshape {
         Ok(false)
     }
 
-    /// Returns a file that has a block in a segment of which a member does not give all.
-    fn unread_of(core: &Core, pin: &Pin<'_>, compared: &Compared) -> Option<FilePart> {
-        let geometry = core.store.geometry();
-        let start = geometry.segment_place(pin.id.group, pin.id.segment);
-        let first = geometry.device_offset(start, 1).unwrap_or(0);
+    /// Returns a file that has a block in a segment of which a member does not give all, and which
+    /// begins at byte `start` of the pool.
+    fn unread_of(
+        core: &Core,
+        pin: &Pin<'_>,
+        (start, compared): (u64, &Compared),
+    ) -> Option<FilePart> {
         let listed = listed_in(core, pin, &compared.bytes);
         let is_unread = |block: &&Listed| {
-            let bytes = first + wide(block.range.start)..first + wide(block.range.end);
+            let bytes = start + wide(block.range.start)..start + wide(block.range.end);
             let page = wide(PAGE_BYTES);
             compared.differing.iter().any(|at| *at < bytes.end && bytes.start < at + page)
         };

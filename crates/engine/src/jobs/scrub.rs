@@ -36,14 +36,14 @@ use storage::device::{DeviceError, Purpose, Redundancy};
 use storage::volume::{Healed, Volume};
 
 use super::pieces::{
-    Kept, LOST_NAMED_MAX, Listed, MIB, Notes, PASSED_OVER_MAX, listed_in, summary_of,
+    Kept, LOST_NAMED_MAX, Listed, MIB, Notes, PASSED_OVER_MAX, block_at, listed_in, summary_of,
 };
 use super::{Budget, Job, JobProgress, Step};
 use crate::alloc::{Pin, SegmentId};
 use crate::convert::index_wide;
-use crate::error::{FilePart, FsError, FsResult};
+use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
-use crate::vnode::{Affected, Core};
+use crate::vnode::{Affected, Core, log_affected};
 
 /// What a scrub has found so far.
 #[derive(Debug, Default)]
@@ -104,14 +104,7 @@ impl ScrubCounts {
 
     fn lose(&self, what: impl Into<Affected>) {
         let what = what.into();
-        let file = what.file();
-        tracing::error!(
-            what = what.other(),
-            file = file.map(|file| file.path.as_str()),
-            first_byte = file.and_then(FilePart::first_byte),
-            last_byte = file.and_then(FilePart::last_byte),
-            "a scrub finds nothing that verifies, or cannot write it"
-        );
+        log_affected!(&what, "a scrub finds nothing that verifies, or cannot write it");
         let what = what.to_string();
         self.lost.fetch_add(1, Ordering::Relaxed);
         let mut names = self.names.lock();
@@ -327,17 +320,6 @@ struct Segment<'c> {
     blocks: Vec<Listed>,
 }
 
-impl Segment<'_> {
-    /// Returns the block that covers the fragment at `place`.
-    fn block_at(&self, place: Place) -> Option<&Listed> {
-        let covers = |block: &&Listed| {
-            let end = block.place.advance(block.entry.fragments);
-            (block.place.fragment()..end.fragment()).contains(&place.fragment())
-        };
-        self.blocks.iter().filter(covers).max_by_key(|block| block.entry.birth)
-    }
-}
-
 fn io(error: DeviceError) -> FsError {
     FsError::io(error.to_string())
 }
@@ -411,7 +393,7 @@ fn mend_data(
         let healed = volume.heal(Purpose::Cleaner, place, length, is_it);
         healed.map(Some).map_err(|error| core.store.journal.fail(&error))
     };
-    let Some(block) = segment.block_at(place) else {
+    let Some(block) = block_at(&segment.blocks, place) else {
         let incarnation = segment.pin.incarnation;
         let is_summary = |bytes: &[u8]| is_summary_of(core, bytes, place, incarnation);
         if has_copy(volume, place, &is_summary) {

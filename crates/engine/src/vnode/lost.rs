@@ -47,11 +47,22 @@ impl From<String> for Affected {
     }
 }
 
-impl From<FilePart> for Affected {
-    fn from(file: FilePart) -> Affected {
-        Affected::File(file)
-    }
+/// Logs what became of something: its file and bytes in fields of their own, as all errors have
+/// them. A macro, so that the log names the module that tells.
+macro_rules! log_affected {
+    ($what:expr, $message:literal) => {{
+        let what: &$crate::vnode::Affected = $what;
+        let file = what.file();
+        tracing::error!(
+            what = what.other(),
+            file = file.map(|file| file.path.as_str()),
+            first_byte = file.and_then($crate::error::FilePart::first_byte),
+            last_byte = file.and_then($crate::error::FilePart::last_byte),
+            $message
+        );
+    }};
 }
+pub(crate) use log_affected;
 
 impl Core {
     /// Tells of what a recovery wrote over, for no member gave it, by paths. Called with no lock
@@ -64,12 +75,8 @@ impl Core {
             };
             // Nobody has it any more.
             let Some(what) = what else { continue };
-            let file = what.file();
-            tracing::error!(
-                what = what.other(),
-                file = file.map(|file| file.path.as_str()),
-                first_byte = file.and_then(FilePart::first_byte),
-                last_byte = file.and_then(FilePart::last_byte),
+            log_affected!(
+                &what,
                 "lost, unless a member that is away comes back with it: no member gave it when the \
                  log was replayed"
             );

@@ -85,7 +85,7 @@ pub(crate) use filesets::{Fileset, Filesets};
 pub use fork::Restored;
 pub(crate) use held::{Moves, Unread};
 pub(crate) use leave::{Found, Partial, clone_prefix, is_of_a_move};
-pub(crate) use lost::Affected;
+pub(crate) use lost::{Affected, log_affected};
 pub use pages::PagesMoved;
 pub use properties::FilesetChange;
 pub(crate) use receive::{Arrival, ArrivalEnd};
