@@ -64,21 +64,17 @@ fn done(at: &Controlled, command: &DeviceCommand, output: &Output) -> anyhow::Re
         }
         DeviceCommand::Online { devices: names, wait, .. } => {
             let chosen = chosen::of_pool(at, &devices(at)?, names, Unknown::Allowed)?;
-            let mut left = chosen.len();
-            chosen::each(&chosen, output, &mut |device| {
-                left -= 1;
+            chosen::each(&chosen, output, &mut |device, has_next| {
                 // One joins at a time.
-                online(at, device, *wait || left > 0, output)
+                online(at, device, *wait || has_next, output)
             })
         }
         DeviceCommand::Add { devices, spare, mirror, raid5, size, wait, force, .. } => {
             let chosen = chosen::to_come(devices)?;
-            let mut left = chosen.len();
-            chosen::each(&chosen, output, &mut |device| {
-                left -= 1;
+            chosen::each(&chosen, output, &mut |device, has_next| {
                 // One joins at a time.
-                let how = (size.map(|size| size.0), *wait || left > 0, *force);
-                let Some(path) = &device.path else { return Ok(()) };
+                let how = (size.map(|size| size.0), *wait || has_next, *force);
+                let path = &device.path;
                 match (mirror, raid5) {
                     (Some(old), _) => attach(at, (old, path, false), how, output),
                     (None, Some(old)) => attach(at, (old, path, true), how, output),
@@ -91,11 +87,9 @@ fn done(at: &Controlled, command: &DeviceCommand, output: &Output) -> anyhow::Re
         DeviceCommand::Remove { devices: names, wait, accept_no_redundancy, .. } => {
             let chosen = chosen::of_pool(at, &devices(at)?, names, Unknown::Refused)?;
             refuse_two_of_one(at, &chosen)?;
-            let mut left = chosen.len();
-            chosen::each(&chosen, output, &mut |device| {
-                left -= 1;
+            chosen::each(&chosen, output, &mut |device, has_next| {
                 // One leaves at a time.
-                remove(at, device, (*wait || left > 0, *accept_no_redundancy), output)
+                remove(at, device, (*wait || has_next, *accept_no_redundancy), output)
             })
         }
     }
@@ -328,14 +322,10 @@ fn narrow(
         let job = jobs.into_iter().find(|job| job.name.starts_with(TAKING_OUT));
         let is_there = is_there(at)?;
         match job {
-            Some(job) if job.is_paused || job.failure.is_some() => {
-                let why = job.failure.unwrap_or_else(|| "somebody paused it".to_owned());
-                let (name, id) = (job.name, job.id);
-                anyhow::bail!(
-                    "{pool}: {name} has stopped ({why}): `holdfast job resume {pool} {id}`"
-                );
+            Some(job) => {
+                check_goes_on(at, &job)?;
+                progress.tell("moved", job.done, job.total);
             }
-            Some(job) => progress.tell("moved", job.done, job.total),
             None if is_there => {}
             None => {
                 progress.finish();
@@ -416,10 +406,14 @@ const OTHER_JOBS: [&str; 2] = ["scrub", "freeing "];
 /// Waits no longer for a job that does not go on.
 fn stop_with_its_job(at: &Controlled, jobs: &[JobFacts]) -> anyhow::Result<()> {
     let is_other = |job: &&JobFacts| OTHER_JOBS.iter().any(|word| job.name.starts_with(word));
-    let mut jobs = jobs.iter().filter(|job| !is_other(job));
-    let Some(job) = jobs.find(|job| job.is_paused || job.failure.is_some()) else {
+    jobs.iter().filter(|job| !is_other(job)).try_for_each(|job| check_goes_on(at, job))
+}
+
+/// Refuses to wait for a job that was paused or has failed.
+fn check_goes_on(at: &Controlled, job: &JobFacts) -> anyhow::Result<()> {
+    if !job.is_paused && job.failure.is_none() {
         return Ok(());
-    };
+    }
     let why = job.failure.as_deref().unwrap_or("somebody paused it");
     let (pool, id, name) = (at.pool.display(), job.id, &job.name);
     anyhow::bail!("{pool}: {name} has stopped ({why}): `holdfast job resume {pool} {id}`")

@@ -28,12 +28,13 @@ struct KernelUse {
 /// `None`: nothing is known.
 pub(crate) fn kernel_uses(path: &Path) -> Option<String> {
     let stat = fs::metadata(path).ok()?;
-    let uses = match stat.file_type().is_block_device() {
+    let loops = loops();
+    let uses: Vec<KernelUse> = match stat.file_type().is_block_device() {
         true => {
-            let beside = beside(stat.rdev(), &mut Vec::new());
+            let beside = beside(stat.rdev(), &loops, &mut Vec::new());
             uses_of_device(stat.rdev()).into_iter().chain(beside).collect()
         }
-        false => shown_by(|it| it.backing.is_file(stat.dev(), stat.ino())),
+        false => shown_by(&loops, |it| it.backing.is_file(stat.dev(), stat.ino())).collect(),
     };
     told(&uses)
 }
@@ -121,7 +122,7 @@ fn with_parts(rdev: u64) -> Vec<String> {
 /// Returns what else shows the bytes of a block device: loop devices on it, on its partitions or on
 /// the disk that it is a part of; and where it is one itself, or a part of one, others that show
 /// the same file, and whatever uses the device that it shows. `seen` are those that led here.
-fn beside(rdev: u64, seen: &mut Vec<String>) -> Vec<KernelUse> {
+fn beside(rdev: u64, loops: &[Loop], seen: &mut Vec<String>) -> Vec<KernelUse> {
     let number = number_of(rdev);
     if seen.len() >= CHAIN_MAX || seen.contains(&number) {
         return Vec::new();
@@ -138,8 +139,8 @@ fn beside(rdev: u64, seen: &mut Vec<String>) -> Vec<KernelUse> {
         let below = it.backing.block_device().map(number_of);
         below.is_some_and(|below| family.contains(&below))
     };
-    let mut uses = shown_by(|it| is_new(it) && is_on(it));
-    let Some(own) = loops().into_iter().find(|it| it.number == whole) else { return uses };
+    let mut uses: Vec<KernelUse> = shown_by(loops, |it| is_new(it) && is_on(it)).collect();
+    let Some(own) = loops.iter().find(|it| it.number == whole) else { return uses };
     if own.backing.is_part_of_locked(&own.path) {
         let below = printable(&own.path.display().to_string());
         uses.push(KernelUse {
@@ -147,12 +148,12 @@ fn beside(rdev: u64, seen: &mut Vec<String>) -> Vec<KernelUse> {
             way: "end that first".to_owned(),
         });
     }
-    uses.extend(shown_by(|it| {
-        is_new(it) && it.backing.is_of_same(&own.backing) && it.overlaps(&own)
+    uses.extend(shown_by(loops, |it| {
+        is_new(it) && it.backing.is_of_same(&own.backing) && it.overlaps(own)
     }));
     if let Some(below) = own.backing.block_device() {
         uses.extend(uses_of_device(below));
-        uses.extend(beside(below, seen));
+        uses.extend(beside(below, loops, seen));
     }
     uses
 }
@@ -178,9 +179,9 @@ impl Loop {
     }
 }
 
-/// Returns the loop devices that are meant.
-fn shown_by(is_it: impl Fn(&Loop) -> bool) -> Vec<KernelUse> {
-    let as_use = |it: Loop| {
+/// Returns those of `loops` that are meant.
+fn shown_by(loops: &[Loop], is_it: impl Fn(&Loop) -> bool) -> impl Iterator<Item = KernelUse> {
+    let as_use = |it: &Loop| {
         let (name, above) = (&it.name, uses_above(&it.number));
         let above = above.map(|above| format!(", which is in use {above}")).unwrap_or_default();
         KernelUse {
@@ -188,7 +189,7 @@ fn shown_by(is_it: impl Fn(&Loop) -> bool) -> Vec<KernelUse> {
             way: format!("detach that then (`losetup -d {name}`)"),
         }
     };
-    loops().into_iter().filter(is_it).map(as_use).collect()
+    loops.iter().filter(move |it| is_it(it)).map(as_use)
 }
 
 /// Says what uses a loop device.

@@ -28,8 +28,8 @@ pub(super) struct Chosen {
     pub(super) given: String,
     /// As the pool is asked for it.
     pub(super) asked: String,
-    /// Where it is, of one that is to come: any bytes, as paths have.
-    pub(super) path: Option<PathBuf>,
+    /// The name as a path, which may have any bytes; of one that is to come the whole one.
+    pub(super) path: PathBuf,
     /// What the pool says of it; `None`: it knows none of that name.
     pub(super) facts: Option<DeviceFacts>,
 }
@@ -63,7 +63,7 @@ pub(super) fn of_pool(
         // By what it is: when another was taken out or in, a slot may be that of another device.
         let id = facts.as_ref().map(|facts| facts.id.clone()).filter(|id| !id.is_empty());
         let asked = id.filter(|_| names.len() > 1).unwrap_or(whole);
-        chosen.push(Chosen { given: given.clone(), asked, path: None, facts });
+        chosen.push(Chosen { given: given.clone(), asked, path: given.into(), facts });
     }
     // DC1.
     let identity = |chosen: &Chosen| match &chosen.facts {
@@ -82,7 +82,7 @@ pub(super) fn to_come(paths: &[PathBuf]) -> anyhow::Result<Vec<Chosen>> {
     let whole = |(path, given): (&PathBuf, &String)| {
         let path = std::path::absolute(path)?;
         let asked = path.display().to_string();
-        Ok(Chosen { given: given.clone(), asked, path: Some(path), facts: None })
+        Ok(Chosen { given: given.clone(), asked, path, facts: None })
     };
     paths.iter().zip(&given).map(whole).collect()
 }
@@ -129,14 +129,15 @@ fn refuse_twice<'a, K: Eq + Hash>(
     Ok(())
 }
 
-/// Calls `act` with each of `devices`, until one is refused; says then what was done.
+/// Calls `act` with each of `devices`, and whether others follow, until one is refused; says then
+/// what was done.
 pub(super) fn each(
     devices: &[Chosen],
     output: &Output,
-    act: &mut dyn FnMut(&Chosen) -> anyhow::Result<()>,
+    act: &mut dyn FnMut(&Chosen, bool) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     for (at, device) in devices.iter().enumerate() {
-        let Err(error) = act(device) else { continue };
+        let Err(error) = act(device, at + 1 < devices.len()) else { continue };
         if devices.len() == 1 {
             return Err(error);
         }

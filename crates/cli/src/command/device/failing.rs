@@ -46,7 +46,7 @@ pub(super) fn fail(
             );
         }
     }
-    chosen::each(chosen, output, &mut |device| {
+    chosen::each(chosen, output, &mut |device, _| {
         at.ask(&Request::DeviceFail { device: device.asked.clone() })?;
         let given = &device.given;
         let facts = json!({ "failed": given, "pool": pool });
@@ -148,7 +148,7 @@ mod tests {
         let chosen = [("a", 0), ("b", 1), ("c", 0)].map(|(given, group)| Chosen {
             given: given.to_owned(),
             asked: given.to_owned(),
-            path: None,
+            path: given.into(),
             facts: Some(DeviceFacts { group, ..spare(0, "online") }),
         });
         let without = |spares: &[DeviceFacts]| without_spare(&chosen, spares, &groups);
