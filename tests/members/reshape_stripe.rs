@@ -14,7 +14,8 @@ use super::reshape::{
     FILES, MEMBER_BYTES, NEW, Run, Versions, bring_new, capacity, content, device, filled_as,
     finish, moved, states, verify, versions_of, widened, write,
 };
-use super::{Devices, devices_of, get, narrow, open, put, reopened, shared};
+use super::unread::pages_of;
+use super::{devices_of, get, narrow, open, put, reopened, shared};
 
 const STRIPE: Layout = Layout::Stripe { unit_shift: 14 };
 
@@ -125,14 +126,6 @@ fn a_cut_while_a_stripe_gets_a_member_loses_nothing() {
 #[test]
 fn a_cut_while_a_stripe_loses_a_member_loses_nothing() {
     survives_cuts(&narrow::narrowed(STRIPE, 3, 1), "3 without 1", 11);
-}
-
-/// Returns the bytes of a device at which pages of a file lie that has this content.
-fn pages_of(devices: &Devices, at: usize, content: &[u8]) -> Vec<u64> {
-    let wanted: std::collections::BTreeSet<&[u8]> = content.chunks_exact(4096).collect();
-    let read = |offset: u64| devices[at].read(Purpose::Check, offset, 4096).expect("no fault yet");
-    let all = (0..devices[at].info().size_bytes).step_by(4096);
-    all.filter(|offset| wanted.contains(&read(*offset)[..])).collect()
 }
 
 /// Lets jobs work until one stops, and returns what it says; `None`: all has moved.

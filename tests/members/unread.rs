@@ -25,7 +25,7 @@ fn content(bytes: usize) -> Vec<u8> {
 }
 
 /// Returns the bytes of a device at which pages of `content` lie.
-fn pages_of(devices: &Devices, at: usize, content: &[u8]) -> Vec<u64> {
+pub(super) fn pages_of(devices: &Devices, at: usize, content: &[u8]) -> Vec<u64> {
     let device = &devices[at];
     let wanted: std::collections::BTreeSet<&[u8]> = content.chunks_exact(PAGE).collect();
     let offsets = (0..device.info().size_bytes).step_by(PAGE);
@@ -35,6 +35,18 @@ fn pages_of(devices: &Devices, at: usize, content: &[u8]) -> Vec<u64> {
             wanted.contains(&bytes[..])
         })
         .collect()
+}
+
+/// Returns the devices of a closed pool like `base`, of `count` members, in which a file `f` has
+/// this content.
+fn with_file(base: &Devices, count: usize, content: &[u8]) -> Devices {
+    let all: Vec<usize> = (0..count).collect();
+    let devices = reopened(base, &all);
+    let pool = open(&devices).expect("it is new");
+    put(&pool, "f", content).expect("there is room");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    reopened(&devices, &all)
 }
 
 fn bad(offsets: &[u64]) -> FaultPlan {
@@ -50,13 +62,8 @@ fn what_one_member_does_not_give_is_written_to_it_again() {
         let mut found = 0;
         for at in 0..count {
             let what = format!("{count} members, bad on {at}");
-            let devices = reopened(&base, &(0..count).collect::<Vec<_>>());
             let content = content(96 << 10);
-            let pool = open(&devices).expect("it is new");
-            put(&pool, "f", &content).expect("there is room");
-            pool.close().expect("nothing fails");
-            drop(pool);
-            let devices = reopened(&devices, &(0..count).collect::<Vec<_>>());
+            let devices = with_file(&base, count, &content);
             let offsets = pages_of(&devices, at, &content);
             let opening = Opening { devices: shared(&devices), accepts_missing: false };
             let (volume, superblock) = Volume::open_members(opening).expect("all are there");
@@ -93,13 +100,8 @@ fn what_a_read_mends_is_named() {
         let mut named = 0;
         for at in 0..count {
             let what = format!("{count} members, bad on {at}");
-            let devices = reopened(&base, &(0..count).collect::<Vec<_>>());
             let content = content(96 << 10);
-            let pool = open(&devices).expect("it is new");
-            put(&pool, "f", &content).expect("there is room");
-            pool.close().expect("nothing fails");
-            drop(pool);
-            let devices = reopened(&devices, &(0..count).collect::<Vec<_>>());
+            let devices = with_file(&base, count, &content);
             for offset in pages_of(&devices, at, &content[32 << 10..48 << 10]) {
                 let page = AlignedBuffer::zeroed(PAGE);
                 devices[at].write(Purpose::Check, offset, page).expect("nothing fails yet");
@@ -129,13 +131,8 @@ fn what_could_not_be_read_is_no_damage() {
     for (count, base) in grounds() {
         for rotten in [None, Some(0)] {
             let what = format!("{count} members, rotten: {rotten:?}");
-            let devices = reopened(&base, &(0..count).collect::<Vec<_>>());
             let content = content(96 << 10);
-            let pool = open(&devices).expect("it is new");
-            put(&pool, "f", &content).expect("there is room");
-            pool.close().expect("nothing fails");
-            drop(pool);
-            let devices = reopened(&devices, &(0..count).collect::<Vec<_>>());
+            let devices = with_file(&base, count, &content);
             for at in 0..count {
                 let offsets = pages_of(&devices, at, &content);
                 if rotten != Some(at) {
@@ -187,13 +184,8 @@ fn what_a_member_does_not_give_ahead_is_written_to_it_again() {
         let mut found = 0;
         for at in 0..count {
             let what = format!("{count} members, bad on {at}");
-            let devices = reopened(&base, &(0..count).collect::<Vec<_>>());
             let content = content(512 << 10);
-            let pool = open(&devices).expect("it is new");
-            put(&pool, "f", &content).expect("there is room");
-            pool.close().expect("nothing fails");
-            drop(pool);
-            let devices = reopened(&devices, &(0..count).collect::<Vec<_>>());
+            let devices = with_file(&base, count, &content);
             let offsets = pages_of(&devices, at, &content[256 << 10..384 << 10]);
             devices[at].arm(bad(&offsets));
             let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
