@@ -441,6 +441,9 @@ impl Shared {
     ) -> SimRequest {
         let mut state = self.state.lock();
         let now_ns = now_of(&state);
+        // A scheduler that comes after threads without one begins at 0: until then the device works
+        // off what those waited for, and nobody's time runs out over that.
+        let allowed_from_ns = now_ns.max(state.now_ns);
         let kind = asked.kind.index();
         let is_overdue = Arc::new(AtomicBool::new(false));
         let (answer_ns, outcome) = match state.faults.timing(asked.kind, state.begun[kind]) {
@@ -458,7 +461,7 @@ impl Shared {
                 (u64::MAX, Outcome::Late)
             }
             Timing::Late { delay_ns } => {
-                let answer_ns = now_ns.saturating_add(delay_ns);
+                let answer_ns = allowed_from_ns.saturating_add(delay_ns);
                 let (effect, outcome) = match operation {
                     Operation::Write { offset, data } => {
                         state.begun[kind] += 1;
@@ -480,7 +483,7 @@ impl Shared {
                 (answer_ns, outcome)
             }
         };
-        let deadline_ns = now_ns.saturating_add(asked.allowed_ns);
+        let deadline_ns = allowed_from_ns.saturating_add(asked.allowed_ns);
         let shared = Arc::clone(self);
         SimRequest { shared, asked, deadline_ns, answer_ns, outcome, is_overdue }
     }

@@ -502,6 +502,29 @@ fn waits_move_the_time_of_the_device_and_discards_are_hints() {
     assert_eq!(found, BTreeSet::from([(0, 0), (DISCARDED_BYTE, DISCARDED_BYTE)]));
 }
 
+/// Goal: a scheduler that takes over a device finds no request expired over what came before it.
+/// Method: reads for more than 30 s of a disk's time, then one write on a thread of a scheduler,
+/// whose time begins at 0. Seen to fail: the write expired.
+#[test]
+fn a_scheduler_that_takes_over_waits_for_what_came_before() {
+    let options = SimOptions { model: DiskModel::hdd(), ..SimOptions::default() };
+    let device = SimDevice::new(1 << 40, options);
+    for nth in 0_u64.. {
+        device.read(Purpose::Data, nth % 2 * (1 << 39), 4096).expect("no faults");
+        if device.now_ns() > 31_000_000_000 {
+            break;
+        }
+    }
+    let scheduler = Scheduler::new(1);
+    let work = || {
+        let _operation = scheduler.operation();
+        put(&device, 0, 1, 1).expect("no faults");
+    };
+    let job: Job<'_> = ("writer".to_owned(), Box::new(work));
+    scheduler.run(vec![job]);
+    assert!(!device.has_failed());
+}
+
 #[test]
 fn submission_alone_lets_other_threads_in() {
     let mut mixed_count = 0;
