@@ -204,6 +204,31 @@ async function main() {
   await page.setViewportSize({ width: 390, height: 844 });
   await page.screenshot({ path: path.join(shots, "replace.png") });
   await page.setViewportSize({ width: 1280, height: 900 });
+  await page.locator("#replace-no").click();
+  // Escape while the server is at it: its answer is told, and says nothing in the dialog of another device.
+  let answer = null;
+  await page.route("**/control", async (route) => {
+    await new Promise((done) => { answer = done; });
+    return route.continue();
+  });
+  await page.locator("button[aria-label='Replace " + second + "']").click();
+  await page.fill("#replace-form [name=to]", path.join(place, "pool.hf"));
+  await page.keyboard.press("Enter");
+  while (!answer) await page.waitForTimeout(20);
+  await page.keyboard.press("Escape");
+  assert(await page.locator("#replace").isHidden());
+  await has("#said", "The server is still at it");
+  await page.locator("button[aria-label='Replace " + path.join(place, "pool.hf") + "']").click();
+  assert(await page.locator("#replace-yes").isEnabled(), "one request keeps another device from being replaced");
+  await refused(422, async () => {
+    answer();
+    await has("#said", second + " is not replaced: ");
+  });
+  assert(await page.locator("#replace").isVisible(), "the answer of one dialog closed another");
+  assert(await page.locator("#replace-wrong").isHidden(), "the answer of one dialog is told in another");
+  await page.unroute("**/control");
+  await page.locator("#replace-no").click();
+  await page.locator("button[aria-label='Replace " + second + "']").click();
   await page.fill("#replace-form [name=to]", third);
   await page.keyboard.press("Enter");
   await has("#said", second + " is replaced by " + third);
@@ -223,7 +248,18 @@ async function main() {
   await has("#events li b", "/rotten");
   await has("#events li", "error, 2 times");
   const told = (await page.locator("#events li").allTextContents()).filter((text) => text.includes("rotten"));
-  assert(told.length === 1 && told[0].includes("/rotten, bytes 0 to 65535"), "what rotted is told as: " + told);
+  assert(told.length === 1 && told[0].includes("rots, root:/rotten, bytes 0 to 65535"), "what rotted is told as: " + told);
+
+  // Files of equal path are told apart by pool and fileset.
+  const [one, another] = await (await fetch(base + "api/v1/pools", { headers: { Authorization: "Bearer " + token } })).json();
+  const now = Math.floor(Date.now() / 1000);
+  const alike = [[one.id, "root"], [another.id, "root"], [one.id, "home"], [one.id, "home"]]
+    .map(([pool, fileset]) => ({ seconds: now, is_error: true, text: "it is bad", pool, fileset, path: "/same", bytes: [0, 4095] }));
+  await page.route("**/api/v1/events", (route) => route.fulfill({ json: alike }));
+  await has("#events li b", "home:/same");
+  const apart = (await page.locator("#events li b").allTextContents()).sort();
+  assert.deepStrictEqual(apart, ["<b>pool</b>, home:/same", "<b>pool</b>, root:/same", "rots, root:/same"]);
+  await page.unroute("**/api/v1/events");
 
   // Two samples, so that there is a line.
   for (let count = 0; count < 3; count += 1) {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode, RenameMode, XattrMode};
-use engine::{OpenError, OpenOptions, Pool};
+use engine::{NewFileset, OpenError, OpenOptions, Pool};
 use format::defect::DefectCode;
+use format::fileset::{FilesetName, NamePart};
 use format::ids::Place;
 use format::map::{is_split, pointer_at, set_pointer};
 use format::page::{PageBytes, PageKind, page_lsn, stamp};
@@ -318,5 +319,52 @@ fn a_block_that_lies_nowhere_is_told() {
         let file = told.file().expect("the file is known");
         assert_eq!((&file.path, file.first_byte()), (&format!("/file{number}"), Some(0)), "{told}");
         assert!(told.to_string().contains(&file.to_string()), "{told}");
+    }
+}
+
+/// Goal: an error names pool and fileset with the path, which files of two filesets may share.
+/// Method: a file of the same path in two filesets and in a clone of one, and all their data rots.
+#[test]
+fn an_error_names_the_fileset_of_its_file() {
+    let device = SimDevice::open(new_pool(), SimOptions::default());
+    let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
+    let pool = open(&shared).expect("a new pool opens");
+    let named = |text: &str| text.parse::<FilesetName>().expect("a name");
+    for text in ["home", "home/ann"] {
+        pool.create_fileset(&named(text), &NewFileset::default()).expect("there is room");
+    }
+    let ann = pool.hold_fileset(&named("home/ann")).expect("it is there");
+    let bytes = content(1, FILE_BYTES);
+    for root in [pool.root(), pool.root_of(ann).expect("it is held")] {
+        let new = NewInode::new(FileKind::Regular, 0o644);
+        let made = pool.create(&Caller::root(), root, b"same", new, None).expect("there is room");
+        pool.write(&Caller::root(), made.ino, 0, &bytes).expect("there is room");
+    }
+    let part = NamePart::new("then").expect("a name");
+    pool.create_clone(&named("home/ann"), &part, [7; 16]).expect("there is room");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let (image, mut data) = (device.image(), Vec::new());
+    image.for_each_page(|offset, page| {
+        data.extend((page[..256] == bytes[..256]).then_some(offset));
+    });
+    assert!(data.len() >= 2, "the content lies where it was written: {data:?}");
+    let device = SimDevice::open(image, SimOptions::default());
+    data.iter().for_each(|offset| device.rot(*offset, 1));
+    let shared: SharedDevice = device;
+    let pool = open(&shared).expect("no content is read yet");
+    let ann = pool.hold_fileset(&named("home/ann")).expect("it is there");
+    let then = pool.hold_clone(&named("home/ann"), &part).expect("it is there");
+    for (fileset, name) in
+        [(pool.main_fileset(), "root"), (ann, "home/ann"), (then, "home/ann@then")]
+    {
+        let root = pool.root_of(fileset).expect("it is held");
+        let found = pool.lookup(&Caller::root(), root, b"same").expect("names are well");
+        let read = pool.read(&Caller::root(), found.ino, 0, FILE_BYTES, &mut Vec::new());
+        let told = read.expect_err("the content has rotted");
+        let file = told.file().expect("the file is known");
+        assert_eq!((file.fileset.as_deref(), file.path.as_str()), (Some(name), "/same"), "{told}");
+        assert_eq!(file.pool, pool.status().pool_id, "{told}");
+        assert!(told.to_string().contains(&format!("{name}:/same, bytes 0 to ")), "{told}");
     }
 }

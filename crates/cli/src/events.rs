@@ -1,8 +1,8 @@
 //! The last warnings and errors of the log, for whoever asks a server what went wrong.
 //!
 //! Of each event the message and its fields are kept, at most [`EVENTS_MAX`] events of
-//! [`TEXT_BYTES_MAX`]. What an event says of a file, by the fields `file`, `first_byte` and
-//! `last_byte`, is kept apart: so that events can be put together by path.
+//! [`TEXT_BYTES_MAX`]. What an event says of a file, by the fields `file`, `pool`, `fileset`,
+//! `first_byte` and `last_byte`, is kept apart: so that events can be put together by file.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -35,6 +35,12 @@ pub(crate) struct Kept {
     pub(crate) is_error: bool,
     /// What.
     pub(crate) text: String,
+    /// The identity of the pool with the file that it is about, as in the list of pools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pool: Option<String>,
+    /// The fileset or clone with the file that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fileset: Option<String>,
     /// The path of the file that it is about, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) path: Option<String>,
@@ -76,7 +82,7 @@ impl<S: Subscriber> Layer<S> for Keep {
         }
         let mut told = Told::default();
         event.record(&mut told);
-        let Told { mut text, path, first, last } = told;
+        let Told { mut text, pool, fileset, path, first, last } = told.settled();
         cut(&mut text);
         let is_error = *event.metadata().level() == Level::ERROR;
         // A notice that could not be told tells of nothing new.
@@ -84,11 +90,14 @@ impl<S: Subscriber> Layer<S> for Keep {
         if is_error && !is_of_notices && tells_of_damage(&text) {
             let mut damage = DAMAGE.lock().unwrap_or_else(PoisonError::into_inner);
             let before = damage.as_ref().map_or(0, |(count, _)| *count);
-            let file = path.as_ref().map_or_else(String::new, |path| format!(" file={path:?}"));
-            *damage = Some((before + 1, format!("{text}{file}")));
+            let of = |name: &str, value: &Option<String>| {
+                value.as_ref().map_or_else(String::new, |value| format!(" {name}={value:?}"))
+            };
+            let (fileset, file) = (of("fileset", &fileset), of("file", &path));
+            *damage = Some((before + 1, format!("{text}{fileset}{file}")));
         }
         let bytes = first.zip(last);
-        let kept = Kept { seconds: now_seconds(), is_error, text, path, bytes };
+        let kept = Kept { seconds: now_seconds(), is_error, text, pool, fileset, path, bytes };
         let mut events = EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
         if events.len() == EVENTS_MAX {
             events.pop_front();
@@ -110,20 +119,44 @@ fn cut(text: &mut String) {
 #[derive(Default)]
 struct Told {
     text: String,
+    pool: Option<String>,
+    fileset: Option<String>,
     path: Option<String>,
     first: Option<u64>,
     last: Option<u64>,
 }
 
+impl Told {
+    /// Of an event that is about no file, the pool and the fileset are fields as others.
+    fn settled(mut self) -> Told {
+        if self.path.is_none() {
+            for (name, value) in [("pool", self.pool.take()), ("fileset", self.fileset.take())] {
+                if let Some(value) = value {
+                    self.add(name, &value);
+                }
+            }
+        }
+        self
+    }
+
+    fn add(&mut self, name: &str, value: &dyn std::fmt::Debug) {
+        if self.text.len() <= TEXT_BYTES_MAX {
+            let _ = write!(self.text, " {name}={value:?}");
+        }
+    }
+}
+
 impl Visit for Told {
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "file" {
-            let mut path = value.to_owned();
-            cut(&mut path);
-            self.path = Some(path);
-        } else {
-            self.record_debug(field, &value);
-        }
+        let kept = match field.name() {
+            "file" => &mut self.path,
+            "pool" => &mut self.pool,
+            "fileset" => &mut self.fileset,
+            _ => return self.record_debug(field, &value),
+        };
+        let mut value = value.to_owned();
+        cut(&mut value);
+        *kept = Some(value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
@@ -135,16 +168,16 @@ impl Visit for Told {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        if self.text.len() > TEXT_BYTES_MAX {
-            return;
+        match field.name() {
+            "message" if self.text.len() <= TEXT_BYTES_MAX => {
+                let message = format!("{value:?}");
+                self.text.insert_str(0, &message);
+            }
+            "message" => {}
+            // What only has words, and no text, comes by this way.
+            "pool" => self.pool = Some(format!("{value:?}")),
+            name => self.add(name, value),
         }
-        let _ = if field.name() == "message" {
-            let message = format!("{value:?}");
-            self.text.insert_str(0, &message);
-            Ok(())
-        } else {
-            write!(self.text, " {}={value:?}", field.name())
-        };
     }
 }
 
@@ -180,16 +213,32 @@ mod tests {
             let none: Option<&str> = None;
             let (first, last) = (Some(4096_u64), Some(8191_u64));
             let is = "/a/c";
-            tracing::error!(what = none, file = is, first_byte = first, last_byte = last, "lost");
+            let pool = Some(tracing::field::display(format::ids::PoolId([7; 16])));
+            tracing::error!(
+                pool,
+                fileset = Some("home"),
+                what = none,
+                file = is,
+                first_byte = first,
+                last_byte = last,
+                "lost"
+            );
             tracing::warn!(what = "the page", file = none, first_byte = None::<u64>, "lost");
+            tracing::warn!(pool = "/pool.hf", fileset = "home", "there is none");
         });
         let events = recent();
         assert_eq!(events.len(), EVENTS_MAX);
+        let of_pool = &events[0];
+        assert_eq!(of_pool.text, "there is none pool=\"/pool.hf\" fileset=\"home\"");
+        assert_eq!((&of_pool.pool, &of_pool.fileset, &of_pool.path), (&None, &None, &None));
+        let events = &events[1..];
         let of_none = &events[0];
         assert!(of_none.text == "lost what=\"the page\"" && of_none.path.is_none(), "{of_none:?}");
         let of_file = &events[1];
         assert_eq!((of_file.text.as_str(), of_file.path.as_deref()), ("lost", Some("/a/c")));
         assert_eq!(of_file.bytes, Some((4096, 8191)));
+        assert_eq!(of_file.fileset.as_deref(), Some("home"));
+        assert_eq!(of_file.pool.as_deref(), Some("07".repeat(16).as_str()));
         let events = &events[2..];
         assert!(events[0].is_error && events[0].text == "damage path=\"/a/b\"", "{:?}", events[0]);
         assert_eq!(events[1].text.len(), TEXT_BYTES_MAX);

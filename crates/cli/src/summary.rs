@@ -81,10 +81,11 @@ fn mended(mended: &Value) -> Option<String> {
     let has_path = |file: &&Value| file["path"].as_str().is_some_and(|path| !path.is_empty());
     let mended: Vec<&Value> = mended.as_array()?.iter().filter(has_path).collect();
     let shown = mended.iter().take(MENDED_SHOWN_MAX).map(|file| {
-        let path = file["path"].as_str().unwrap_or_default();
+        let fileset = file["fileset"].as_str().map_or_else(String::new, |name| format!("{name}:"));
+        let path = fileset + file["path"].as_str().unwrap_or_default();
         match (file["bytes"][0].as_u64(), file["bytes"][1].as_u64()) {
             (Some(first), Some(last)) => format!("{path}, bytes {first} to {last}"),
-            _ => path.to_owned(),
+            _ => path,
         }
     });
     let shown: Vec<String> = shown.collect();
@@ -203,9 +204,11 @@ mod tests {
         });
         assert_eq!(line(&pool, "health"), "ok");
         assert_eq!(line(&pool, "mended"), "", "nothing was");
-        let file = |number: u64| json!({ "path": format!("/f{number}"), "bytes": [0, 4095] });
+        let named = |number: u64| format!("/f{number}");
+        let file =
+            |number: u64| json!({ "fileset": "a", "path": named(number), "bytes": [0, 4095] });
         pool["mended"] = (0..4).map(file).chain([json!({ "path": "/g", "bytes": null })]).collect();
-        assert!(line(&pool, "mended").starts_with("/f0, bytes 0 to 4095; /f1,"));
+        assert!(line(&pool, "mended").starts_with("a:/f0, bytes 0 to 4095; a:/f1,"));
         assert!(line(&pool, "mended").contains("; and 2 more (bad on a device"));
         assert_eq!(line(&pool, "warning"), "a mode");
         assert_eq!(line(&pool, "space"), "256M of 1G used (25 %), 700M available, 12 inodes");

@@ -3,13 +3,18 @@
 use std::fmt;
 
 pub use format::defect::{Defect, DefectCode};
+use format::ids::PoolId;
 use format::page::{PageKind, PageOwner};
 use format::quota::QuotaKind;
 
 /// A file that an error is about, and which bytes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePart {
-    /// Its path, as people are shown it.
+    /// The pool that it is in.
+    pub pool: PoolId,
+    /// The name of the fileset or clone that it is in; none: it is not known.
+    pub fileset: Option<String>,
+    /// Its path there, as people are shown it.
     pub path: String,
     /// The first byte and the last; none: the whole file, or it is not known.
     pub bytes: Option<(u64, u64)>,
@@ -31,11 +36,33 @@ impl FilePart {
 
 impl fmt::Display for FilePart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(fileset) = &self.fileset {
+            write!(f, "{fileset}:")?;
+        }
+        f.write_str(&self.path)?;
         match self.bytes {
-            Some((first, last)) => write!(f, "{}, bytes {first} to {last}", self.path),
-            None => f.write_str(&self.path),
+            Some((first, last)) => write!(f, ", bytes {first} to {last}"),
+            None => Ok(()),
         }
     }
+}
+
+/// Logs something with the file that it is about, in fields of their own that are the same
+/// everywhere: whoever reads the log puts together what is told of one file. A macro, so that the
+/// log names the module that tells.
+#[macro_export]
+macro_rules! log_of_file {
+    ($level:ident, $file:expr, $($rest:tt)+) => {{
+        let file: Option<&$crate::error::FilePart> = $file;
+        tracing::$level!(
+            pool = file.map(|file| tracing::field::display(file.pool)),
+            fileset = file.and_then(|file| file.fileset.as_deref()),
+            file = file.map(|file| file.path.as_str()),
+            first_byte = file.and_then($crate::error::FilePart::first_byte),
+            last_byte = file.and_then($crate::error::FilePart::last_byte),
+            $($rest)+
+        );
+    }};
 }
 
 /// Why an operation on files did not happen.

@@ -265,6 +265,9 @@ fn listen(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
         .map_err(|error| anyhow::anyhow!("{option} {address}: {}", why_deaf(&error, address)))
 }
 
+/// The first port that needs no privilege, unless the machine is told otherwise.
+const PRIVILEGED_PORTS_END: u16 = 1024;
+
 /// Says why nothing can listen at `address`, and what to do.
 fn why_deaf(error: &std::io::Error, address: SocketAddr) -> String {
     let port = address.port();
@@ -276,6 +279,12 @@ fn why_deaf(error: &std::io::Error, address: SocketAddr) -> String {
         )
     } else if kind == ErrorKind::AddrNotAvailable {
         "this machine has no such address: give one of its own, or 0.0.0.0 for all".to_owned()
+    } else if kind == ErrorKind::PermissionDenied && port >= PRIVILEGED_PORTS_END {
+        format!(
+            "the system forbids it, and not for want of privilege, for port {port} is open to all: \
+             a security module (SELinux, AppArmor; `journalctl -k` tells), the unit's SocketBind \
+             rules, or net.ipv4.ip_unprivileged_port_start: allow it there, or give another port"
+        )
     } else if kind == ErrorKind::PermissionDenied {
         format!(
             "port {port} is for programs of root, as all below 1024 are: give another port, or the \
@@ -477,5 +486,27 @@ fn two_pools_of_one_identity_are_refused() {
     drop((apart, copies));
     for pool in [one, other] {
         pool.close().expect("memory does not fail");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: only of a port that needs privilege it is said that root may have it.
+    #[test]
+    fn why_nothing_listens_is_told_by_port() {
+        let told = |port: u16, errno: i32| {
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            why_deaf(&std::io::Error::from_raw_os_error(errno), address)
+        };
+        for errno in [libc::EACCES, libc::EPERM] {
+            for (port, is_of_root) in [(111, true), (1023, true), (1024, false), (2049, false)] {
+                let text = told(port, errno);
+                assert_eq!(text.contains("programs of root"), is_of_root, "{text}");
+                assert_eq!(text.contains("security module"), !is_of_root, "{text}");
+            }
+        }
+        assert!(told(111, libc::EADDRINUSE).contains("another program"));
     }
 }

@@ -83,7 +83,9 @@ pub(super) fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
         "mended": status
             .mended
             .iter()
-            .map(|file| json!({ "path": file.path, "bytes": file.bytes }))
+            .map(|file| {
+                json!({ "fileset": file.fileset, "path": file.path, "bytes": file.bytes })
+            })
             .collect::<Vec<Value>>(),
         "cleaner": {
             "since_mount": cleaner_counts_of(&status.cleaner.since_mount, bytes),

@@ -9,6 +9,7 @@ use crate::alloc::SegmentId;
 use crate::buffer::io;
 use crate::convert::index_wide;
 use crate::error::{FilePart, FsResult};
+use crate::log_of_file;
 use crate::vnode::Core;
 
 /// Blocks that are named in one turn: for each a segment is read.
@@ -27,10 +28,9 @@ pub(crate) fn name_some(core: &Core) {
     for place in std::iter::from_fn(|| core.segments.mended.next()).take(AT_ONCE) {
         match file_at(core, place) {
             Ok(Some(file)) => {
-                tracing::warn!(
-                    file = file.path,
-                    first_byte = file.first_byte(),
-                    last_byte = file.last_byte(),
+                log_of_file!(
+                    warn,
+                    Some(&file),
                     "was bad on a device, and is written again from the others"
                 );
                 core.segments.mended.name(file);

@@ -79,6 +79,8 @@ impl Mended {
 
 #[cfg(test)]
 mod tests {
+    use format::ids::PoolId;
+
     use super::*;
 
     /// Goal: what is kept is bounded, each block waits once, and the last files are shown.
@@ -94,7 +96,12 @@ mod tests {
             assert_eq!(taken, (0..64).collect::<Vec<u64>>(), "round {round}");
             assert_eq!((mended.take_unnamed(), mended.take_unnamed()), (936, 0));
         }
-        let file = |number: u64| FilePart { path: format!("/f{number}"), bytes: None };
+        let file = |number: u64| FilePart {
+            pool: PoolId::default(),
+            fileset: None,
+            path: format!("/f{number}"),
+            bytes: None,
+        };
         (0..100).chain([90]).for_each(|number| mended.name(file(number)));
         let named = mended.named();
         assert_eq!((named.len(), &named[0], &named[1]), (16, &file(90), &file(99)));

@@ -1,10 +1,11 @@
-//! Who has a block that is lost: what a scrub or a rebuild tells people, who know files by paths.
+//! Which file an error is about, and who has a block that is lost: people know files by paths.
 
 use std::fmt;
 
 use format::ids::Place;
 use format::summary::SummaryEntry;
 
+use super::api::Ino;
 use super::{Core, Files};
 use crate::error::{FilePart, FsError, FsResult};
 use crate::segment::LostBlock;
@@ -52,14 +53,7 @@ impl From<String> for Affected {
 macro_rules! log_affected {
     ($what:expr, $message:literal) => {{
         let what: &$crate::vnode::Affected = $what;
-        let file = what.file();
-        tracing::error!(
-            what = what.other(),
-            file = file.map(|file| file.path.as_str()),
-            first_byte = file.and_then($crate::error::FilePart::first_byte),
-            last_byte = file.and_then($crate::error::FilePart::last_byte),
-            $message
-        );
+        $crate::log_of_file!(error, what.file(), what = what.other(), $message);
     }};
 }
 pub(crate) use log_affected;
@@ -129,7 +123,6 @@ impl Core {
         };
         let end = start.saturating_add(1 << entry.block_shift.min(20));
         let (filesets, is_all) = self.filesets_of_family(entry.fileset)?;
-        let (main, single) = (self.filesets.main_slot(), filesets.len() == 1);
         let fragment_shift = self.store.geometry().fragment_shift;
         for fileset in filesets {
             let files = Files { core: self, fileset };
@@ -153,20 +146,53 @@ impl Core {
             if !has_it {
                 continue;
             }
-            let slot = fileset.anodes.slot;
             let path = files.path_of(files.ino(entry.anode));
             let path = path.map_or_else(
                 |_| format!("inode {} (without a name)", entry.anode.0),
                 |path| format::text::shown(&path),
             );
-            let name = match slot == main && single {
-                true => String::new(),
-                false => self.filesets.table.lock(&self.store)?.path_of(slot) + ":",
-            };
-            return Ok(Some(FilePart { path: name + &path, bytes: Some((start, end - 1)) }));
+            let mut file = files.file_part(path);
+            file.bytes = Some((start, end - 1));
+            return Ok(Some(file));
         }
         // Whoever opens a fileset now keeps others from looking: better told than kept back.
-        let unnamed = format!("inode {}", entry.anode.0);
-        Ok((!is_all).then(|| FilePart { path: unnamed, bytes: Some((start, end - 1)) }))
+        Ok((!is_all).then(|| FilePart {
+            pool: self.store.pool_id(),
+            fileset: None,
+            path: format!("inode {}", entry.anode.0),
+            bytes: Some((start, end - 1)),
+        }))
+    }
+}
+
+impl Files<'_> {
+    /// Says which file a failure of a device or damage is about, where its path is known. Called
+    /// with no lock held.
+    pub(crate) fn named<T>(&self, ino: Ino, name: &[u8], result: FsResult<T>) -> FsResult<T> {
+        let mut result = result;
+        let (Err(FsError::Io { file, .. }) | Err(FsError::Corrupt { file, .. })) = &mut result
+        else {
+            return result;
+        };
+        if file.is_some() {
+            return result;
+        }
+        let Ok(mut path) = self.path_of(ino) else { return result };
+        if !name.is_empty() {
+            if path.last() != Some(&b'/') {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+        *file = Some(Box::new(self.file_part(format::text::shown(&path))));
+        result
+    }
+
+    /// Returns the file at `path` of this fileset, as a whole. Paths in two filesets may be equal,
+    /// so its fileset is named too, where the table of filesets can be read.
+    fn file_part(&self, path: String) -> FilePart {
+        let index = self.filesets.table.lock(&self.store);
+        let fileset = index.ok().map(|index| index.path_of(self.fileset.anodes.slot));
+        FilePart { pool: self.store.pool_id(), fileset, path, bytes: None }
     }
 }

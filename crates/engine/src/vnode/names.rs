@@ -27,7 +27,7 @@ use super::{
 use crate::alloc::Urgency;
 use crate::convert::{index_wide, wide};
 use crate::dir::{self, Found, Spot, Target};
-use crate::error::{FilePart, FsError, FsResult};
+use crate::error::{FsError, FsResult};
 use crate::journal::Reservation;
 use crate::segment::{Block, BlockOwner, Segments};
 use crate::store::Change;
@@ -200,27 +200,6 @@ impl Files<'_> {
             number = parent;
         }
         Err(FsError::Invalid)
-    }
-
-    /// Says which file a failure of a device or damage is about, where its path is known.
-    pub(crate) fn named<T>(&self, ino: Ino, name: &[u8], result: FsResult<T>) -> FsResult<T> {
-        let mut result = result;
-        let (Err(FsError::Io { file, .. }) | Err(FsError::Corrupt { file, .. })) = &mut result
-        else {
-            return result;
-        };
-        if file.is_some() {
-            return result;
-        }
-        let Ok(mut path) = self.path_of(ino) else { return result };
-        if !name.is_empty() {
-            if path.last() != Some(&b'/') {
-                path.push(b'/');
-            }
-            path.extend_from_slice(name);
-        }
-        *file = Some(Box::new(FilePart { path: format::text::shown(&path), bytes: None }));
-        result
     }
 
     /// Returns the directory that a file remembers as that of a name of it, and the file's kind.
