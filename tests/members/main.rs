@@ -29,6 +29,7 @@ mod returns;
 mod returns_own;
 mod roles;
 mod round_robin;
+mod round_robin_changes;
 mod scrub;
 mod scrub_cut;
 mod set;

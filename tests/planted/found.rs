@@ -332,6 +332,12 @@ pub(crate) const FOUND: &[Row] = &[
         "round_robin::each_file_lies_on_one_member_and_files_take_them_in_turn",
     ),
     (
+        "LaneLeavesUnsaid",
+        "members",
+        "round_robin_changes::a_cut_at_any_event_of_a_change_loses_nothing",
+    ),
+    ("LaneGroupsForgotten", "members", "round_robin_changes::the_last_two_and_what_comes_between"),
+    (
         "PlacementNotInherited",
         "members",
         "placement::data_comes_from_the_disk_group_that_its_file_prefers",

@@ -194,8 +194,8 @@ pub enum Request {
         /// Whether what is on it is overwritten.
         is_forced: bool,
     },
-    /// Make a device a further copy of one, or spread a raid5 or stripe over it too. A job copies,
-    /// or moves.
+    /// Make a device a further copy of one, or spread a raid5 or stripe over it too: a job copies,
+    /// or moves. Or a further one of a round-robin.
     DeviceAttach {
         /// Path, slot or id of the one whose disk group it joins.
         beside: String,
@@ -209,8 +209,12 @@ pub enum Request {
         /// Whether a raid5 or stripe is spread over it, and not a single or mirror copied to it.
         #[serde(default)]
         is_spread: bool,
+        /// Whether it is one more of a round-robin, or of a single that becomes one.
+        #[serde(default)]
+        is_in_turn: bool,
     },
-    /// Take a member out of a mirror; out of a raid5 or stripe a job does, from then on.
+    /// Take a member out of a mirror; out of a raid5, stripe or round-robin a job does, from then
+    /// on.
     DeviceDetach {
         /// Its path, slot or id.
         device: String,
@@ -896,6 +900,7 @@ mod tests {
                 size_bytes: Some(1 << 30),
                 is_forced: false,
                 is_spread: true,
+                is_in_turn: false,
             },
             Request::DeviceDetach { device: "0".to_owned(), accepts_no_redundancy: true },
             Request::DeviceGrow { devices: vec!["0".to_owned()], size_bytes: Some(1 << 30) },

@@ -19,7 +19,8 @@
 //!
 //! # Invariants
 //!
-//! - DG1: Ranges do not overlap, and lie in what the group table has room for.
+//! - DG1: Ranges do not overlap, and lie in what the group table has room for. Those of one disk
+//!   group need not follow each other ([`crate::lanes`]).
 //! - DG2: Each member is of one disk group, which names its slot once; no disk group names a free
 //!   slot.
 //! - DG3: A disk group that is being added has no range yet: nothing can lie there.
@@ -28,6 +29,7 @@ use std::ops::Range;
 
 use crate::geometry::{Geometry, POOL_BYTES_MAX, SUPERBLOCK_AREA_BYTES};
 use crate::group::GROUPS_PER_TABLE_PAGE;
+use crate::lanes::Lanes;
 use crate::members::Layout;
 use crate::slots::Slots;
 use crate::stripes::{StripeShape, Stripes};
@@ -89,10 +91,13 @@ pub struct DiskGroup {
     pub state: DiskGroupState,
     /// Slots of its members (DG2).
     pub slots: Slots,
-    /// Number of its first allocation group.
+    /// Number of its first allocation group; of a round-robin, of the first range that a member of
+    /// it can have.
     pub first_group: u32,
     /// Bytes that it uses of each member.
     pub member_bytes: u64,
+    /// Which range each of its members has, where each has one of its own.
+    pub lanes: Lanes,
 }
 
 /// The allocation groups of an added disk group.
@@ -160,25 +165,20 @@ impl Geometry {
         })
     }
 
-    /// Returns the ranges of a disk group of `members` members, of each of which `member_bytes` are
-    /// used, from number `first` on: one, or one for each member. `None`: there is no room for any.
+    /// Returns the ranges of `group`, of whose members `members` have segments: one, or one for
+    /// each member. `None`: there is no room for any.
     #[must_use]
-    pub fn ranges_on(
-        &self,
-        (disk_group, layout, members): (u8, Layout, usize),
-        first: u32,
-        member_bytes: u64,
-    ) -> Option<Vec<GroupRange>> {
-        let one = self.range_on(disk_group, first, member_bytes, layout.stripe(members))?;
-        let lanes = layout.lanes(members);
-        if lanes == 1 {
+    pub fn ranges_of(&self, group: &DiskGroup, members: usize) -> Option<Vec<GroupRange>> {
+        let stripe = group.layout.stripe(members);
+        let one = self.range_on(group.number, group.first_group, group.member_bytes, stripe)?;
+        if group.layout.lanes(members) == 1 {
             return Some(vec![one]);
         }
-        let of = |lane: u8| {
-            let first = one.count.checked_mul(lane.into())?.checked_add(first)?;
+        let of = |(lane, at): (u8, u8)| {
+            let first = Geometry::first_of_lane(one.first, at, one.count)?;
             Some(GroupRange { first, lane: Some(lane), ..one })
         };
-        (0..lanes).map(of).collect()
+        (0..).zip(group.lanes.iter()).map(of).collect()
     }
 
     /// Returns the lowest number from which `range` fits beside all others, and as much of it as
@@ -235,8 +235,9 @@ impl Geometry {
             };
             member_bytes = 2 * ADDED_GROUPS_OFFSET + stripe.map_or(bytes, share);
         }
-        let state = DiskGroupState::Adding;
-        Some(DiskGroup { number, layout, state, slots, first_group: placed.first, member_bytes })
+        let (state, first_group) = (DiskGroupState::Adding, placed.first);
+        let lanes = Lanes::of_new(layout, slots.len());
+        Some(DiskGroup { number, layout, state, slots, first_group, member_bytes, lanes })
     }
 
     /// Whether blocks of files may lie in an allocation group: all but those of a first disk group
@@ -290,7 +291,15 @@ impl Geometry {
         self.added.iter().find(|range| range.numbers().contains(&number))
     }
 
-    /// Returns the numbers of the allocation groups of a disk group, which follow each other.
+    /// Returns the numbers of the allocation groups of a disk group, in order of its ranges.
+    pub fn groups_of(&self, disk_group: u8) -> impl Iterator<Item = u32> + Clone + '_ {
+        let of_first = if disk_group == 0 { 0..self.group_count } else { 0..0 };
+        let added = self.added.iter().filter(move |range| range.disk_group == disk_group);
+        of_first.chain(added.flat_map(GroupRange::numbers))
+    }
+
+    /// Returns the numbers of the allocation groups of a disk group, where they follow each other:
+    /// of a round-robin there may be others between them ([`Geometry::groups_of`]).
     #[must_use]
     pub fn numbers_of(&self, disk_group: u8) -> Range<u32> {
         if disk_group == 0 {

@@ -20,6 +20,7 @@ pub mod hash;
 pub mod heartbeat;
 pub mod ids;
 pub mod journal;
+pub mod lanes;
 pub mod lsn_page;
 pub mod map;
 pub mod members;

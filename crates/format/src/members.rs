@@ -16,6 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::disk_group::DiskGroup;
 use crate::hash::siphash13;
 use crate::ids::{PoolId, SEQUENCE_MAX};
+use crate::lanes::Lanes;
 use crate::missed::Parts;
 use crate::slots::Slots;
 use crate::stripes::{RAID5_WIDTH_MIN, STRIPE_WIDTH_MIN, StripeShape, UNIT_SHIFTS};
@@ -43,6 +44,8 @@ const KIND_MIRROR: u8 = 2;
 const KIND_STRIPE: u8 = 3;
 const KIND_ROUND_ROBIN: u8 = 4;
 const KIND_RAID5: u8 = 5;
+/// A round-robin whose layout says which range of allocation groups each member has.
+const KIND_ROUND_ROBIN_APART: u8 = 6;
 /// Stripe unit that a layout without stripes says: binary logarithm.
 const UNIT_SHIFT: u8 = 16;
 
@@ -50,7 +53,8 @@ const UNIT_SHIFT: u8 = 16;
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct LayoutDisk {
-    /// 1: single; 2: mirror; 3: stripe; 4: round-robin; 5: raid5. 0: none.
+    /// 1: single; 2: mirror; 3: stripe; 4: round-robin; 5: raid5; 6: round-robin whose ranges are
+    /// not one behind the other. 0: none.
     pub kind: u8,
     /// Slots that it names.
     pub width: u8,
@@ -58,7 +62,7 @@ pub struct LayoutDisk {
     pub unit_shift: u8,
     /// Zero.
     pub reserved: u8,
-    /// Slots of members.
+    /// Slots of members; of kind 6 from the 17th on which range each has.
     pub slots: [u8; LAYOUT_SLOTS_MAX],
 }
 
@@ -403,6 +407,17 @@ impl Layout {
         LayoutDisk { kind, width, unit_shift, reserved: 0, slots: named }
     }
 
+    /// The same where each member has the range that `lanes` say.
+    pub(crate) fn to_disk_with(self, slots: &Slots, lanes: &Lanes) -> LayoutDisk {
+        let mut disk = self.to_disk(slots);
+        if self == Layout::RoundRobin && !lanes.are_in_a_row() {
+            disk.kind = KIND_ROUND_ROBIN_APART;
+            let named = disk.slots.iter_mut().skip(ROUND_ROBIN_WIDTH_MAX);
+            named.zip(lanes.iter()).for_each(|(to, lane)| *to = lane);
+        }
+        disk
+    }
+
     /// Returns how many parts of a disk group with `members` members have allocation groups of
     /// their own.
     #[must_use]
@@ -436,7 +451,7 @@ pub(crate) fn layout_of(disk: &LayoutDisk) -> Result<(Layout, Slots), Superblock
         KIND_STRIPE if UNIT_SHIFTS.contains(&disk.unit_shift) => {
             Layout::Stripe { unit_shift: disk.unit_shift }
         }
-        KIND_ROUND_ROBIN => Layout::RoundRobin,
+        KIND_ROUND_ROBIN | KIND_ROUND_ROBIN_APART => Layout::RoundRobin,
         KIND_RAID5 if UNIT_SHIFTS.contains(&disk.unit_shift) => {
             Layout::Raid5 { unit_shift: disk.unit_shift }
         }
@@ -448,6 +463,20 @@ pub(crate) fn layout_of(disk: &LayoutDisk) -> Result<(Layout, Slots), Superblock
     }
     let named = disk.slots.iter().take(width);
     Ok((layout, named.map(|slot| usize::from(*slot)).collect()))
+}
+
+/// Returns which range each of the members of a disk group has whose layout, and number of members,
+/// was found to be `found`.
+pub(crate) fn lanes_of(
+    disk: &LayoutDisk,
+    (layout, members): (Layout, usize),
+) -> Result<Lanes, SuperblockError> {
+    if disk.kind != KIND_ROUND_ROBIN_APART {
+        return Ok(Lanes::of_new(layout, members));
+    }
+    let named = disk.slots.get(ROUND_ROBIN_WIDTH_MAX..).and_then(|rest| rest.get(..members));
+    let lanes = named.and_then(Lanes::of_disk);
+    lanes.ok_or(SuperblockError::BadField { field: "layout" })
 }
 
 /// Returns the members that `disk` lists: each with another identity, at least one of them online.
@@ -563,7 +592,7 @@ mod tests {
     #[test]
     fn what_is_not_done_is_refused_by_name() {
         assert!(
-            layout_of(&LayoutDisk { kind: 6, ..Layout::Mirror.to_disk(&slots(0..2)) }).is_err()
+            layout_of(&LayoutDisk { kind: 7, ..Layout::Mirror.to_disk(&slots(0..2)) }).is_err()
         );
         for (members, is_known) in [(1, false), (2, true), (16, true), (17, false)] {
             let disk = Layout::RoundRobin.to_disk(&slots(0..members));

@@ -37,7 +37,7 @@ pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Major version: readers refuse one that they do not know.
 pub const VERSION_MAJOR: u16 = 7;
 /// Minor version: readers ignore one that they do not know.
-pub const VERSION_MINOR: u16 = 1;
+pub const VERSION_MINOR: u16 = 2;
 /// Most busy groups.
 pub const BUSY_GROUPS_MAX: usize = 256;
 /// Most void intervals: past it the two oldest become one.
@@ -738,7 +738,7 @@ impl Superblock {
         assert!(self.added.len() < DISK_GROUPS_MAX);
         for group in &self.added {
             let at = usize::from(group.number);
-            disk.layouts[at] = group.layout.to_disk(&group.slots);
+            disk.layouts[at] = group.layout.to_disk_with(&group.slots, &group.lanes);
             disk.disk_groups[at] = DiskGroupDisk {
                 roles: ROLES_DATA,
                 layout: group.number,

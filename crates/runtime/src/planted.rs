@@ -160,6 +160,8 @@ bugs! {
     ScrubTrustsBadRow: "A scrub makes parity match a row with a block that does not verify.",
     OldSummaryTrusted: "A scrub believes what summaries of an earlier life of a segment list.",
     TurnForgotten: "Blocks of a file go to whichever member of a round-robin has room (GR4).",
+    LaneLeavesUnsaid: "A device leaves a round-robin before the labels say so (DT2).",
+    LaneGroupsForgotten: "A round-robin that leaves is all between its first number and its last.",
     PlacementNotInherited: "What is made in a directory does not take its placement (PC1).",
     FilesetPlacementForgotten: "A new fileset does not have the placement asked for (NR1).",
     MovesForgetPlacement: "What is moved goes to whichever disk group has room (GR5).",

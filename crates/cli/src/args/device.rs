@@ -62,7 +62,9 @@ pub(crate) enum DeviceCommand {
     /// Put another device in the place of one, and copy everything to it
     #[command(after_help = "Example:\n  holdfast device replace d0.hf d1.hf new.hf --wait\n\n\
                             The old device gets nothing more from now on. A job copies; it goes \
-                            on after a crash, and\nwhen the pool is opened again.")]
+                            on after a crash, and\nwhen the pool is opened again. Of a \
+                            round-robin the new one comes and takes files in turn, and\nthe old \
+                            one leaves, as by `device remove`.")]
     Replace {
         /// The pool
         pool: PathBuf,
@@ -114,6 +116,11 @@ pub(crate) enum DeviceCommand {
                             them, segment by segment, while the pool is in use, and\nthen it has \
                             more room. It goes on after a crash, and waits while a device is \
                             away.\n\n\
+                            With --round-robin OLD the round-robin that OLD is in gets a device \
+                            more: new files take it in turn\nwith the others from then on, and \
+                            what there is stays where it is. A single that holds data alone\nis a \
+                            round-robin of two then. It must be as large as the pool uses of the \
+                            others.\n\n\
                             A spare holds nothing. When a device of the mounted pool has failed or \
                             is missing, the\nsmallest spare that is large enough takes its place, \
                             and a job makes it whole. A pool has up\nto 8 spares.")]
@@ -126,13 +133,8 @@ pub(crate) enum DeviceCommand {
         /// Keep it as a spare
         #[arg(long)]
         spare: bool,
-        /// Make it a copy more of the disk group of this device: path, slot or id
-        #[arg(long, value_name = "OLD", conflicts_with = "spare")]
-        mirror: Option<String>,
-        /// Spread the raid5 or stripe that this device is in over it too: path, slot or id
-        #[arg(long, visible_alias = "stripe", value_name = "OLD")]
-        #[arg(conflicts_with_all = ["spare", "mirror"])]
-        raid5: Option<String>,
+        #[command(flatten)]
+        joins: Joins,
         /// Size of a file that is not there yet
         #[arg(long, conflicts_with = "spare")]
         size: Option<ByteSize>,
@@ -165,8 +167,8 @@ pub(crate) enum DeviceCommand {
         #[arg(long)]
         size: Option<ByteSize>,
     },
-    /// Take a device out of the pool: a spare, one of a mirror, raid5 or stripe, or a disk group of
-    /// its own
+    /// Take a device out of the pool: a spare, one of a mirror, raid5, stripe or round-robin, or a
+    /// disk group of its own
     #[command(after_help = "Examples:\n  holdfast device remove d0.hf spare.hf\n  \
                             holdfast device remove d0.hf d2.hf\n  \
                             holdfast device remove d0.hf /dev/sdb --wait\n\n\
@@ -183,8 +185,8 @@ pub(crate) enum DeviceCommand {
                             The pool has less room from the first moment on;\nwhere what it \
                             holds does not fit, it is refused, with the missing bytes. All \
                             devices of the disk\ngroup must be online.\n\n\
-                            A device of a round-robin is not removed alone: `group remove` takes \
-                            all of them out.")]
+                            What a device of a round-robin holds is moved to the others, or \
+                            elsewhere, in the same way; of two\nthe other is a single then.")]
     Remove {
         /// The pool
         pool: PathBuf,
@@ -198,6 +200,43 @@ pub(crate) enum DeviceCommand {
         #[arg(long)]
         accept_no_redundancy: bool,
     },
+}
+
+/// Which disk group a device comes to.
+#[derive(Debug, Args)]
+#[group(multiple = false, conflicts_with = "spare")]
+pub(crate) struct Joins {
+    /// Make it a copy more of the disk group of this device: path, slot or id
+    #[arg(long, value_name = "OLD")]
+    mirror: Option<String>,
+    /// Spread the raid5 or stripe that this device is in over it too: path, slot or id
+    #[arg(long, visible_alias = "stripe", value_name = "OLD")]
+    raid5: Option<String>,
+    /// Have it take files in turn with the round-robin that this device is in, or with this device:
+    /// path, slot or id
+    #[arg(long, value_name = "OLD")]
+    round_robin: Option<String>,
+}
+
+/// What a device becomes that comes to a disk group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Joining {
+    /// A copy more.
+    Copy,
+    /// One more to spread over.
+    Spread,
+    /// One more that takes files in turn.
+    InTurn,
+}
+
+impl Joins {
+    /// Returns the device whose disk group it comes to, and what it becomes there.
+    pub(crate) fn beside(&self) -> Option<(&str, Joining)> {
+        let copy = self.mirror.as_deref().map(|old| (old, Joining::Copy));
+        let spread = self.raid5.as_deref().map(|old| (old, Joining::Spread));
+        let in_turn = self.round_robin.as_deref().map(|old| (old, Joining::InTurn));
+        copy.or(spread).or(in_turn)
+    }
 }
 
 impl DeviceCommand {

@@ -11,8 +11,9 @@ use serde_json::json;
 use self::chosen::{Chosen, Unknown};
 use super::controlled::{Controlled, Opener};
 use super::patience::Patience;
-use crate::args::device::{DeviceArgs, DeviceCommand};
+use crate::args::device::{DeviceArgs, DeviceCommand, Joining};
 use crate::backend::Backend;
+use crate::control::device::the_one;
 use crate::control::{Answer, DeviceFacts, GrownFacts, JobFacts, NewGroup, Request};
 use crate::exit;
 use crate::output::{Output, printable};
@@ -22,6 +23,8 @@ use crate::size::ByteSize;
 const SINGLE: &str = "single";
 /// That of one whose devices hold the same.
 const MIRROR: &str = "mirror";
+/// That of one whose devices have files of their own.
+const ROUND_ROBIN: &str = "round-robin";
 
 /// Those of one whose segments lie over all of its devices, with parity and without.
 const SPREAD: [&str; 2] = ["raid5", "stripe"];
@@ -69,17 +72,16 @@ fn done(at: &Controlled, command: &DeviceCommand, output: &Output) -> anyhow::Re
                 online(at, device, *wait || has_next, output)
             })
         }
-        DeviceCommand::Add { devices, spare, mirror, raid5, size, wait, force, .. } => {
+        DeviceCommand::Add { devices, spare, joins, size, wait, force, .. } => {
             let chosen = chosen::to_come(devices)?;
             chosen::each(&chosen, output, &mut |device, has_next| {
                 // One joins at a time.
                 let how = (size.map(|size| size.0), *wait || has_next, *force);
                 let path = &device.path;
-                match (mirror, raid5) {
-                    (Some(old), _) => attach(at, (old, path, false), how, output),
-                    (None, Some(old)) => attach(at, (old, path, true), how, output),
-                    (None, None) if *spare => add_spare(at, path, *force, output),
-                    (None, None) => add(at, path, how, output),
+                match joins.beside() {
+                    Some((old, what)) => attach(at, (old, path, what), how, output),
+                    None if *spare => add_spare(at, path, *force, output),
+                    None => add(at, path, how, output),
                 }
             })
         }
@@ -128,7 +130,8 @@ fn add(
     output: &Output,
 ) -> anyhow::Result<()> {
     if let Some(old) = one_spread(at)? {
-        return attach(at, (&old, device, true), (size_bytes, must_wait, is_forced), output);
+        let how = (size_bytes, must_wait, is_forced);
+        return attach(at, (&old, device, Joining::Spread), how, output);
     }
     let group = add_for_data(at, device, size_bytes, is_forced)?;
     let (path, pool) = (device.display().to_string(), at.pool.display().to_string());
@@ -150,8 +153,9 @@ fn add_for_data(
             "{pool}: disk group {} is a {}, and this would be a disk group of one device, without \
              redundancy: if the pool is to have one, say so (`holdfast group add {pool} \
              single:{}`); or make it a copy more of a mirror (`device add --mirror OLD`), spread \
-             a raid5 or stripe over it (`device add --raid5 OLD`, `--stripe OLD`), or keep it as \
-             a spare (`device add --spare`)",
+             a raid5 or stripe over it (`device add --raid5 OLD`, `--stripe OLD`), have files in \
+             turn with a round-robin there (`device add --round-robin OLD`), or keep it as a \
+             spare (`device add --spare`)",
             group.number,
             group.kind,
             printable(&device.display().to_string())
@@ -203,24 +207,32 @@ fn grown_line(facts: &GrownFacts) -> String {
     line
 }
 
-/// Makes a device a copy more of the disk group of `old`, or spreads the raid5 or stripe that
-/// this is in over it too.
+/// Makes a device a copy more of the disk group of `old`, or one more of its raid5, stripe or
+/// round-robin.
 fn attach(
     at: &Controlled,
-    (old, device, is_spread): (&str, &Path, bool),
+    (old, device, joining): (&str, &Path, Joining),
     (size_bytes, must_wait, is_forced): (Option<u64>, bool, bool),
     output: &Output,
 ) -> anyhow::Result<()> {
     let (device, beside) = (device.to_owned(), named(old));
     let path = device.display().to_string();
-    at.ask(&Request::DeviceAttach { beside, device, size_bytes, is_forced, is_spread })?;
-    let kind = if is_spread { "spread" } else { MIRROR };
-    let facts = json!({ "added": path, "as": kind, "beside": old });
-    let words = match is_spread {
-        true => "a job spreads what there is over it, and then there is more room",
-        false => "it gets every write from now on, and is read when it has all",
+    let (is_spread, is_in_turn) = (joining == Joining::Spread, joining == Joining::InTurn);
+    let request =
+        Request::DeviceAttach { beside, device, size_bytes, is_forced, is_spread, is_in_turn };
+    at.ask(&request)?;
+    let (kind, words) = match joining {
+        Joining::Spread => {
+            ("spread", "a job spreads what there is over it, and then there is more room")
+        }
+        Joining::Copy => (MIRROR, "it gets every write from now on, and is read when it has all"),
+        Joining::InTurn => (ROUND_ROBIN, "it has its turn of new files from now on"),
     };
+    let facts = json!({ "added": path, "as": kind, "beside": old });
     output.fact(&format!("{} joins {}: {words}", printable(&path), printable(old)), &facts);
+    if joining == Joining::InTurn {
+        return Ok(());
+    }
     // Without a server nobody else goes on with the copy.
     if must_wait || !at.is_served() { wait(at, output) } else { Ok(()) }
 }
@@ -242,8 +254,8 @@ fn refuse_two_of_one(at: &Controlled, chosen: &[Chosen]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes out a spare, one of a mirror, raid5 or stripe, or the disk group of which `chosen` is the
-/// only device.
+/// Takes out a spare, one of a mirror, raid5, stripe or round-robin, or the disk group of which
+/// `chosen` is the only device.
 fn remove(
     at: &Controlled,
     chosen: &Chosen,
@@ -277,21 +289,38 @@ fn remove(
     if SPREAD.contains(&kind.as_str()) {
         return narrow(at, device, (number, must_wait), output);
     }
-    if group.slots.len() > 1 {
-        let others = if number == 0 {
-            "which has the metadata and stays".to_owned()
-        } else {
-            format!("and `holdfast group remove {pool} {number}` takes all of them out")
-        };
-        anyhow::bail!(
-            "{pool}: {} is one of {} devices of disk group {number}, a {kind}, each of which has \
-             files of its own, {others}",
-            printable(&device.path),
-            group.slots.len()
-        );
+    if kind == ROUND_ROBIN {
+        return take_out_of_turn(at, device, must_wait, output);
     }
     let number = u8::try_from(number)?;
     super::group::remove(at, number, must_wait, output)
+}
+
+/// Takes `device` out of its round-robin: a job moves what it holds to the others, and elsewhere.
+fn take_out_of_turn(
+    at: &Controlled,
+    device: &DeviceFacts,
+    must_wait: bool,
+    output: &Output,
+) -> anyhow::Result<()> {
+    let request = Request::DeviceDetach { device: device.id.clone(), accepts_no_redundancy: false };
+    at.ask(&request)?;
+    let (pool, path) = (at.pool.display().to_string(), printable(&device.path));
+    // It is a disk group of its own until it is gone.
+    let now = devices(at)?.into_iter().find(|it| it.id == device.id);
+    let group = now.map(|device| u8::try_from(device.group)).transpose()?;
+    if let (Some(group), false, true) = (group, must_wait, at.is_served()) {
+        let facts = json!({ "leaving": device.path, "pool": pool, "group": group });
+        let words = "leaves: a job moves what it holds elsewhere, and it is disk group";
+        output.fact(&format!("{path} {words} {group} until it is gone"), &facts);
+        return Ok(());
+    }
+    if let Some(group) = group {
+        super::group::wait_until_gone(at, group, output)?;
+    }
+    let facts = json!({ "removed": device.path, "pool": pool });
+    output.fact(&format!("{path} is of no pool any more"), &facts);
+    Ok(())
 }
 
 /// Takes `device` out of its disk group, a raid5 or stripe: a job moves what it holds to the
@@ -353,6 +382,16 @@ fn replace(
 ) -> anyhow::Result<()> {
     let new = std::path::absolute(new)?;
     let path = new.display().to_string();
+    let own = the_one(devices(at)?, &named(old)).ok().flatten().filter(|it| !is_spare(it));
+    if let Some(device) = own {
+        let mut groups = at.groups()?.into_iter();
+        if groups.any(|group| group.number == device.group && group.kind == ROUND_ROBIN) {
+            // Nothing is a copy of what one has: another comes, and then it goes.
+            let how = (None, false, is_forced);
+            attach(at, (&device.id, &new, Joining::InTurn), how, output)?;
+            return take_out_of_turn(at, &device, must_wait, output);
+        }
+    }
     at.ask(&Request::DeviceReplace { old: named(old), new, is_forced })?;
     let facts = json!({ "replaced": old, "by": path });
     output.fact(&format!("{} is replaced by {}", printable(old), printable(&path)), &facts);

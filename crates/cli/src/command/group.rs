@@ -56,6 +56,15 @@ pub(super) fn remove(
         output.fact(&format!("disk group {number} leaves: a job moves what it holds"), &facts);
         return Ok(());
     }
+    wait_until_gone(at, number, output)?;
+    let facts = json!({ "removed": number, "pool": pool });
+    output.fact(&format!("disk group {number} is gone; its devices are blank"), &facts);
+    Ok(())
+}
+
+/// Waits until a disk group that leaves is gone.
+pub(super) fn wait_until_gone(at: &Controlled, number: u8, output: &Output) -> anyhow::Result<()> {
+    let pool = at.pool.display();
     let (mut progress, mut patience) = (output.progress(), Patience::new());
     loop {
         let groups = at.groups()?;
@@ -64,8 +73,6 @@ pub(super) fn remove(
         let job = jobs.into_iter().find(|job| job.name == name);
         if groups.iter().all(|group| group.number != u64::from(number)) {
             progress.finish();
-            let facts = json!({ "removed": number, "pool": pool });
-            output.fact(&format!("disk group {number} is gone; its devices are blank"), &facts);
             return Ok(());
         }
         if let Some(job) = job {

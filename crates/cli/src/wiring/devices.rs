@@ -101,10 +101,21 @@ pub(super) fn change(served: &Served, request: &Request) -> Option<Result<(), Ba
         Some(add_spare(served, device, *is_forced))
     } else if let Request::DeviceRemove { device } = request {
         Some(remove_spare(served, device))
-    } else if let Request::DeviceAttach { beside, device, size_bytes, is_forced, is_spread } =
-        request
+    } else if let Request::DeviceAttach {
+        beside,
+        device,
+        size_bytes,
+        is_forced,
+        is_spread,
+        is_in_turn,
+    } = request
     {
-        Some(attach(served, (beside, *is_spread), device, (*size_bytes, *is_forced)))
+        let how = match (is_spread, is_in_turn) {
+            (_, true) => How::InTurn,
+            (true, false) => How::Spread,
+            (false, false) => How::Copy,
+        };
+        Some(attach(served, (beside, how), device, (*size_bytes, *is_forced)))
     } else if let Request::DeviceDetach { device, accepts_no_redundancy } = request {
         Some(detach(served, device, *accepts_no_redundancy))
     } else {
@@ -305,11 +316,22 @@ fn replace(served: &Served, old: &str, new: &Path, is_forced: bool) -> Result<()
     check_joined(served, slot, new)
 }
 
-/// Makes the device at `path` a further copy of the one that `beside` names, or spreads
-/// the raid5 or stripe that this is in over it too.
+/// What a device becomes that joins another.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    /// A copy of it.
+    Copy,
+    /// One of those that its raid5 or stripe lies on.
+    Spread,
+    /// One of its round-robin.
+    InTurn,
+}
+
+/// Makes the device at `path` a further copy of the one that `beside` names, or one of its disk
+/// group, a raid5, stripe or round-robin.
 fn attach(
     served: &Served,
-    (beside, is_spread): (&str, bool),
+    (beside, how): (&str, How),
     path: &Path,
     (size_bytes, is_forced): (Option<u64>, bool),
 ) -> Result<(), BackendError> {
@@ -325,15 +347,26 @@ fn attach(
             .map_err(|error| cannot_open(path, error))?
     };
     let own = Arc::<FileDevice>::clone(&device);
-    let attached = match is_spread {
-        true => served.pool.widen(slot, own, id),
-        false => served.pool.attach_member(slot, own, id),
-    };
-    let slot = attached.map_err(|error| {
-        // Where there was nothing before, nothing is left behind, unless labels may list it.
-        if !was_there && !matches!(error, AttachError::Unfit(ReplaceError::Device(_))) {
+    // Where there was nothing before, nothing is left behind, unless labels may list it.
+    let leave_nothing = |may_be_listed: bool| {
+        if !was_there && !may_be_listed {
             let _ = std::fs::remove_file(path);
         }
+    };
+    let attached = match how {
+        How::Spread => served.pool.widen(slot, own, id),
+        How::Copy => served.pool.attach_member(slot, own, id),
+        How::InTurn => {
+            served.pool.add_lane(slot, own, id).map_err(|error| {
+                leave_nothing(error.may_be_listed());
+                failed(&served.path, error)
+            })?;
+            served.watch(path, device);
+            return Ok(());
+        }
+    };
+    let slot = attached.map_err(|error| {
+        leave_nothing(matches!(error, AttachError::Unfit(ReplaceError::Device(_))));
         failed(&served.path, error)
     })?;
     served.watch(path, device);
@@ -356,13 +389,17 @@ fn check_joined(served: &Served, slot: usize, path: &Path) -> Result<(), Backend
     Err(failed(path, words))
 }
 
-/// Takes the member that `name` names out of its mirror; out of a raid5 or stripe a job does, from
-/// now on.
+/// Takes the member that `name` names out of its mirror; out of a raid5, stripe or round-robin a
+/// job does, from now on.
 fn detach(served: &Served, name: &str, accepts_no_redundancy: bool) -> Result<(), BackendError> {
     let path = named(served, name)?.path;
     let slot = slot_of(served, name)?;
     let status = served.pool.status();
     let group = status.groups.iter().find(|group| group.slots.contains(slot));
+    if group.is_some_and(|group| group.layout == Layout::RoundRobin) {
+        let left = served.pool.remove_lane(slot);
+        return left.map(drop).map_err(|error| failed(&served.path, error));
+    }
     let is_spread = group.is_some_and(|group| group.layout.spreads());
     let taken = if is_spread { served.pool.take_member_back(slot) } else { Ok(None) };
     let detached = match taken.map_err(|error| failed(&served.path, error))? {

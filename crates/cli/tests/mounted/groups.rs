@@ -182,3 +182,62 @@ fn files_of_a_round_robin_lie_each_on_one_device() {
     fs::rename(mounted.text("far/r0"), &one).expect("it is ours");
     mounted.holdfast(&["check", &two]);
 }
+
+/// Goal: on a mounted round-robin a device comes, another is exchanged and one leaves, by three
+/// commands; files are whole, no device that left is of the pool, and what is left of two is a
+/// single that becomes a round-robin again.
+#[test]
+fn devices_of_a_round_robin_come_and_go() {
+    if !can_mount("devices_of_a_round_robin_come_and_go") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let [meta, one, two, three, four, five] =
+        ["meta", "r0", "r1", "r2", "r3", "r4"].map(|name| mounted.text(name));
+    let [metadata, data] =
+        [format!("single:{meta}=metadata,journal"), { format!("round-robin:{one},{two}=data") }];
+    let groups = ["--group", &metadata, "--group", &data, "--size", "64M"];
+    mounted.holdfast(&[&["create"], &groups[..]].concat());
+    let directory = mounted.text("mnt");
+    mounted.holdfast(&["mount", &meta, &directory, "--daemon"]);
+    let judge = |when: &str| {
+        for number in 0..9_u8 {
+            let content = fs::read(mounted.path(&format!("f{number}"))).expect("it is there");
+            assert!(content == [number; FILE_BYTES], "{when}: file {number}");
+        }
+    };
+    let list = || told(&mounted, &["group", "list", &directory]).1;
+    for number in 0..9_u8 {
+        write(&mounted.path(&format!("f{number}")), &[number; FILE_BYTES]);
+    }
+    let (is_added, words) =
+        told(&mounted, &["device", "add", &directory, &three, "--round-robin", &one]);
+    assert!(is_added && words.contains("has its turn of new files"), "{words}");
+    assert!(list().contains(&format!("{one},{two},{three}")), "{}", list());
+    let (is_copy, words) = told(&mounted, &["device", "add", &directory, &four, "--mirror", &one]);
+    assert!(!is_copy && !fs::exists(&four).expect("it can be looked up"), "{words}");
+    let replace = ["device", "replace", &directory, &one, &four, "--wait"];
+    let (is_replaced, words) = told(&mounted, &replace);
+    assert!(is_replaced && words.contains("of no pool any more"), "{words}");
+    assert!(list().contains(&format!("{two},{three},{four}")), "{}", list());
+    judge("exchanged");
+    // Two of three by one command: one after the other.
+    let (is_gone, words) = told(&mounted, &["device", "remove", &directory, &two, &four, "--wait"]);
+    assert!(is_gone, "{words}");
+    let left = list();
+    assert!(left.contains("single") && left.contains(&three) && !left.contains(&two), "{left}");
+    judge("on one");
+    let (is_gone, words) = told(&mounted, &["device", "remove", &directory, &three]);
+    assert!(!is_gone && words.contains("is the last that data may lie in"), "{words}");
+    let again = ["device", "add", &directory, &five, "--round-robin", &three];
+    let (is_added, words) = told(&mounted, &again);
+    assert!(is_added, "{words}");
+    assert!(list().contains("round-robin"), "{}", list());
+    mounted.unmount();
+    mounted.holdfast(&["check", &meta]);
+    let (is_pool, words) = told(&mounted, &["check", &two]);
+    assert!(!is_pool, "{words}");
+    mounted.holdfast(&["mount", &five, &directory, "--daemon"]);
+    judge("mounted again");
+}

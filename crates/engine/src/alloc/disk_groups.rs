@@ -40,6 +40,29 @@ const KEPT_MAX: u32 = 256;
 /// Groups whose entries one transaction clears.
 const GROUPS_PER_TX: usize = 32;
 
+/// What is to leave: a disk group, or one of the devices of a round-robin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Going {
+    /// The number of the disk group.
+    pub(crate) disk_group: u8,
+    /// Which part of it: see [`format::disk_group::GroupRange::lane`]; `None`: all.
+    pub(crate) lane: Option<u8>,
+}
+
+impl Going {
+    fn has(self, disk_group: u8, lane: Option<u8>) -> bool {
+        self.disk_group == disk_group && (self.lane.is_none() || self.lane == lane)
+    }
+
+    fn has_range(self, range: &GroupRange) -> bool {
+        self.has(range.disk_group, range.lane)
+    }
+
+    fn has_share(self, share: &Share) -> bool {
+        self.has(share.disk_group, share.lane)
+    }
+}
+
 /// Whether a disk group can go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CanLeave {
@@ -181,16 +204,23 @@ impl Share {
         self.numbers.start == 0
     }
 
-    /// Whether it is that of `range`: another disk group may have the number of one that went.
+    /// Whether it is that of `range`: the same allocation groups. A device of a round-robin may
+    /// have become a disk group of its own with them, and another disk group may have the number of
+    /// one that went.
     fn is_of(&self, range: &GroupRange) -> bool {
-        self.disk_group == range.disk_group
-            && self.lane == range.lane
-            && self.numbers == range.numbers()
+        self.numbers == range.numbers()
     }
 
     fn added(range: &GroupRange) -> Share {
         let kind = Kind::new(range.disk_group, range.lane, range.stripe);
         Share::new((range.disk_group, range.lane, kind), range.numbers())
+    }
+
+    /// It is what `range` says from now on, with what it has.
+    fn become_part(&mut self, range: &GroupRange) {
+        (self.disk_group, self.lane) = (range.disk_group, range.lane);
+        self.kind = Kind::new(range.disk_group, range.lane, range.stripe);
+        self.is_leaving = range.is_leaving;
     }
 
     fn new((disk_group, lane, kind): (u8, Option<u8>, Kind), numbers: Range<u32>) -> Share {
@@ -270,7 +300,7 @@ impl Allocator {
         &self,
         state: &State,
         geometry: &Geometry,
-        leaving: Option<u8>,
+        leaving: Option<Going>,
     ) -> FsResult<Found> {
         let parts = parts_of(geometry);
         let is_known = |range: &GroupRange| state.shares.iter().any(|share| share.is_of(range));
@@ -282,7 +312,8 @@ impl Allocator {
             }
             found.used.push((*range, used));
         }
-        let leaves = |range: &&GroupRange| range.is_leaving || Some(range.disk_group) == leaving;
+        let goes = |range: &GroupRange| leaving.is_some_and(|going| going.has_range(range));
+        let leaves = |range: &&GroupRange| range.is_leaving || goes(range);
         for range in parts.iter().filter(leaves) {
             found.fronts += if planted::is(Planted::LeavingIsRoom) {
                 range.numbers().map(|number| capacity_of(geometry, number)).sum()
@@ -307,7 +338,7 @@ impl Allocator {
         }
         for range in &parts {
             if let Some(share) = state.shares.iter_mut().find(|share| share.is_of(range)) {
-                share.is_leaving = range.is_leaving;
+                share.become_part(range);
                 continue;
             }
             let is_it = |(of, _): &&(GroupRange, u32)| of.first == range.first;
@@ -332,7 +363,7 @@ impl Allocator {
     }
 
     /// Returns how many fragments the fronts of those of groups `numbers` have that are in use.
-    fn fronts_in(&self, numbers: Range<u32>) -> FsResult<u64> {
+    fn fronts_in(&self, numbers: impl Iterator<Item = u32>) -> FsResult<u64> {
         let mut fronts = 0;
         for number in numbers {
             let is_used = self.is_initialised(number)?;
@@ -341,7 +372,7 @@ impl Allocator {
         Ok(fronts)
     }
 
-    /// Asks `decide`, who is told whether a disk group can go, to make durable that it leaves; if
+    /// Asks `decide`, who is told whether what is to go can, to make durable that it leaves; if
     /// it is so its room counts no more. The lock is held from the answer on: nobody takes
     /// meanwhile what was found to be there for what must move (GR3). LOCK: that of the labels is
     /// below it; whoever calls changes the disk groups alone ([`storage::volume::Changing`]).
@@ -351,42 +382,39 @@ impl Allocator {
     /// What `decide` says, or a failure to read the maps: it has not begun to leave then.
     pub(crate) fn begin_leaving<E: From<FsError>>(
         &self,
-        disk_group: u8,
+        going: Going,
         decide: impl FnOnce(CanLeave) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut state = self.state.lock();
-        let answer = self.can_leave(&state, disk_group)?;
+        let answer = self.can_leave(&state, going)?;
         // Whatever can fail is done before the labels say so.
-        let found = self.look_at(&state, self.geometry(), Some(disk_group))?;
+        let found = self.look_at(&state, self.geometry(), Some(going))?;
         decide(answer)?;
         self.note(&mut state, self.geometry(), &found);
         Ok(())
     }
 
-    fn can_leave(&self, state: &State, disk_group: u8) -> FsResult<CanLeave> {
+    fn can_leave(&self, state: &State, going: Going) -> FsResult<CanLeave> {
         let mut others = (0..state.shares.len()).filter(|at| self.gives_data(state, *at));
-        if others.all(|at| state.shares[at].disk_group == disk_group) {
+        if others.all(|at| going.has_share(&state.shares[at])) {
             return Ok(CanLeave::LastForData);
         }
-        Ok(match self.missing_without(state, disk_group)? {
+        Ok(match self.missing_without(state, going)? {
             0 => CanLeave::Yes,
             fragments => CanLeave::NoRoom { fragments },
         })
     }
 
-    /// Returns how many fragments are missing elsewhere for what a disk group holds; 0: it can go.
-    fn missing_without(&self, state: &State, disk_group: u8) -> FsResult<u64> {
+    /// Returns how many fragments are missing elsewhere for what is to go; 0: it can.
+    fn missing_without(&self, state: &State, going: Going) -> FsResult<u64> {
         let geometry = self.geometry();
-        let numbers = geometry.numbers_of(disk_group);
-        if numbers.is_empty() {
-            return Ok(0);
-        }
+        let own = geometry.added.iter().filter(|range| going.has_range(range));
         // What is given up of it counts no more.
-        let staying = numbers.start..geometry.staying_in(disk_group);
-        let is_own = |share: &&Share| share.disk_group == disk_group && !share.is_leaving;
+        let staying = own.flat_map(GroupRange::numbers).filter(|number| !geometry.leaves(*number));
+        let is_own = |share: &&Share| going.has_share(share) && !share.is_leaving;
         let own = state.shares.iter().filter(is_own);
         let unused: u64 = own.map(|share| u64::from(share.unused)).sum();
-        let stays = |share: &&Share| share.disk_group != disk_group && !share.is_leaving;
+        let stays = |share: &&Share| !going.has_share(share) && !share.is_leaving;
         let others = state.shares.iter().filter(stays).count();
         // The fronts of that count as room and as used.
         self.missing(state, staying, (unused * u64::from(front_of(geometry)), others))
@@ -397,7 +425,7 @@ impl Allocator {
     pub(super) fn missing(
         &self,
         state: &State,
-        numbers: Range<u32>,
+        numbers: impl Iterator<Item = u32> + Clone,
         (spare, others): (u64, usize),
     ) -> FsResult<u64> {
         let geometry = self.geometry();
@@ -432,7 +460,7 @@ impl Allocator {
     /// # Errors
     ///
     /// A failure to read the maps.
-    pub(crate) fn left_in(&self, numbers: Range<u32>) -> FsResult<Left> {
+    pub(crate) fn left_in(&self, numbers: impl Iterator<Item = u32>) -> FsResult<Left> {
         let mut state = self.state.lock();
         let geometry = self.geometry();
         let mut left = Left::default();
@@ -472,7 +500,10 @@ impl Allocator {
     /// # Errors
     ///
     /// A failure to read the group table.
-    pub(crate) fn forget_groups(&self, numbers: Range<u32>) -> FsResult<bool> {
+    pub(crate) fn forget_groups(
+        &self,
+        numbers: impl Iterator<Item = u32> + Clone,
+    ) -> FsResult<bool> {
         let left = self.left_in(numbers.clone())?;
         let is_planted = planted::is(Planted::TakenOutWithLiveBlocks);
         if left.bytes > 0 && !is_planted {
@@ -513,14 +544,18 @@ impl Allocator {
     /// # Errors
     ///
     /// A failure to read the maps.
-    pub(crate) fn space_of(&self, numbers: Range<u32>) -> FsResult<(u64, u64)> {
+    pub(crate) fn space_of(&self, numbers: impl Iterator<Item = u32>) -> FsResult<(u64, u64)> {
         let space = self.space_within(numbers, &mut { u32::MAX });
         space.failure.map_or(Ok((space.capacity, space.used)), Err)
     }
 
     /// The same, but no more than `budget` descriptors are read for it, which becomes less by those
     /// that were; what was read once is known from then on.
-    pub(crate) fn space_within(&self, numbers: Range<u32>, budget: &mut u32) -> GroupsSpace {
+    pub(crate) fn space_within(
+        &self,
+        numbers: impl Iterator<Item = u32>,
+        budget: &mut u32,
+    ) -> GroupsSpace {
         let mut space = GroupsSpace { is_counted: true, ..GroupsSpace::default() };
         // Who has nothing to spend asks for what memory knows alone.
         let may_look = *budget > 0;

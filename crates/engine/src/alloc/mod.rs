@@ -48,7 +48,7 @@ mod shortage;
 mod spare;
 
 pub(crate) use apart::FirstHas;
-pub(crate) use disk_groups::{CanLeave, Found};
+pub(crate) use disk_groups::{CanLeave, Found, Going};
 pub(crate) use extent::{Extent, Extents};
 pub(crate) use level::Level;
 pub(crate) use pin::Pin;

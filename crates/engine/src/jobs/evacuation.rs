@@ -22,7 +22,6 @@
 //! Not here: whether there is room elsewhere (`pool::disk_groups`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -67,17 +66,25 @@ pub(crate) enum Leaving {
 
 impl Leaving {
     /// Returns its allocation groups; `None`: it does not leave, or is gone.
-    fn numbers(self, geometry: &Geometry) -> Option<Range<u32>> {
-        match self {
+    fn numbers(self, geometry: &Geometry) -> Option<impl Iterator<Item = u32> + Clone + '_> {
+        let (number, from) = match self {
             Leaving::DiskGroup(number) => {
                 let is_it = |range: &GroupRange| range.disk_group == number && range.is_leaving;
-                geometry.added.iter().any(is_it).then(|| geometry.numbers_of(number))
+                geometry.added.iter().find(|range| is_it(range))?;
+                (number, 0)
             }
             Leaving::LastGroups(number) => {
                 let last = geometry.last_groups.filter(|last| last.disk_group == number)?;
-                Some(last.first..geometry.numbers_of(number).end)
+                (number, last.first)
             }
-        }
+        };
+        // Those of a round-robin need not follow each other.
+        let is_own = move |group: &u32| {
+            *group >= from
+                && (geometry.disk_group_of(*group) == Some(number)
+                    || planted::is(Planted::LaneGroupsForgotten))
+        };
+        Some(geometry.numbers_of(number).filter(is_own))
     }
 }
 
@@ -156,7 +163,7 @@ impl Evacuation {
     }
 
     /// EV1: takes it out once nothing is in it.
-    fn take_out(&self, core: &Core, numbers: Range<u32>) -> FsResult<Step> {
+    fn take_out(&self, core: &Core, numbers: impl Iterator<Item = u32> + Clone) -> FsResult<Step> {
         // They are gone when the labels say so, for which all are wanted.
         if let Leaving::LastGroups(disk_group) = self.leaving
             && core.store.volume.lacks_in(disk_group)

@@ -161,8 +161,7 @@ impl CreateOptions {
             slot = slots.end;
             let slots = slots.into();
             let made = plan_other(&geometry, number, group, slots)?;
-            let own = (number, made.layout, made.slots.len());
-            let ranges = geometry.ranges_on(own, made.first_group, made.member_bytes);
+            let ranges = geometry.ranges_of(&made, made.slots.len());
             geometry.added.extend(ranges.into_iter().flatten());
             added.push(made);
         }

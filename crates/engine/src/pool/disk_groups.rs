@@ -3,13 +3,16 @@
 use std::sync::atomic::Ordering;
 
 use format::disk_group::{DiskGroup, DiskGroupState};
+use format::geometry::Geometry;
 use format::members::Layout;
 use format::slots::Slots;
+use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
-use storage::volume::{AddGroupError, GrowError, NarrowError, NewGroup, Room};
+use storage::device::SharedDevice;
+use storage::volume::{AddGroupError, Changing, GrowError, LaneError, NarrowError, NewGroup, Room};
 
 use super::Pool;
-use crate::alloc::{CanLeave, Found, PlacementError};
+use crate::alloc::{CanLeave, Found, Going, PlacementError};
 use crate::error::{FsError, FsResult};
 
 /// Descriptors of allocation groups that one status reads: a disk has them in two seconds.
@@ -28,6 +31,9 @@ pub enum DiskGroupError {
     /// See the cause.
     #[error(transparent)]
     Narrow(#[from] NarrowError),
+    /// See the cause.
+    #[error(transparent)]
+    Lane(#[from] LaneError),
     /// Name what is there.
     #[error(transparent)]
     Placement(#[from] PlacementError),
@@ -63,10 +69,37 @@ pub enum DiskGroupError {
         /// How many bytes are missing.
         missing_bytes: u64,
     },
+    /// Free so much, or add another first.
+    #[error(
+        "what the device in slot {slot} holds does not fit elsewhere: {missing_bytes} bytes are \
+         missing; remove files or clones, or add another device or disk group first"
+    )]
+    NoRoomForLane {
+        /// Its slot.
+        slot: usize,
+        /// How many bytes are missing.
+        missing_bytes: u64,
+    },
     /// The pool takes no changes, or its maps cannot be read.
     #[error(transparent)]
     Files(#[from] FsError),
 }
+
+impl DiskGroupError {
+    /// Whether labels may list what was to be added.
+    #[must_use]
+    pub fn may_be_listed(&self) -> bool {
+        matches!(
+            self,
+            DiskGroupError::Add(AddGroupError::Device(_))
+                | DiskGroupError::Lane(LaneError::Group(AddGroupError::Device(_)))
+        )
+    }
+}
+
+/// What reads what must be known of allocation groups that come, by the geometry that the pool
+/// will have.
+type Look<'l> = &'l mut dyn FnMut(&Geometry) -> Result<(), DiskGroupError>;
 
 /// What is told of a disk group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,10 +157,9 @@ impl Pool {
         let (layout, slots, added) = self.disk_group_table();
         let geometry = self.volume().geometry();
         let of = |group: Option<&DiskGroup>| {
-            let range =
-                group.map_or(0..geometry.group_count, |group| geometry.numbers_of(group.number));
-            let allocation_groups = range.end - range.start;
-            let space = self.core.store.alloc.space_within(range, budget);
+            let numbers = geometry.groups_of(group.map_or(0, |group| group.number));
+            let allocation_groups = u32::try_from(numbers.clone().count()).unwrap_or(u32::MAX);
+            let space = self.core.store.alloc.space_within(numbers, budget);
             let bytes = |fragments: u64| fragments << geometry.fragment_shift;
             let status = DiskGroupStatus {
                 number: group.map_or(0, |group| group.number),
@@ -188,23 +220,60 @@ impl Pool {
             return Ok(());
         }
         let shift = self.volume().geometry().fragment_shift;
-        self.core.store.alloc.begin_leaving(number, |answer| match answer {
+        let going = Going { disk_group: number, lane: None };
+        self.core.store.alloc.begin_leaving(going, |answer| match answer {
             CanLeave::LastForData => Err(DiskGroupError::LastForData { number }),
             CanLeave::NoRoom { fragments } => {
                 Err(DiskGroupError::NoRoom { number, missing_bytes: fragments << shift })
             }
-            CanLeave::Yes => changing.begin_leaving(number).map_err(|error| {
-                if let AddGroupError::Device(cause) = &error {
-                    self.stop_writing(cause);
-                }
-                error.into()
-            }),
+            CanLeave::Yes => Ok(self.stop_if_needed(changing.begin_leaving(number))?),
         })?;
         // Before the first tick it is found there.
         if self.has_resumed.load(Ordering::Relaxed) {
             self.jobs.add(&self.core, self.jobs.evacuation(number));
         }
         Ok(())
+    }
+
+    /// Begins to take the member in `slot` out of its round-robin: the labels say that it is a disk
+    /// group of its own that leaves, durably, and the rest is as of [`Pool::remove_disk_group`].
+    /// Returns the number of that disk group. Of two the other is a single from then on.
+    ///
+    /// # Errors
+    ///
+    /// See [`DiskGroupError`].
+    pub fn remove_lane(&self, slot: usize) -> Result<u8, DiskGroupError> {
+        self.check_members_change()?;
+        // What was freed, and what memory holds, counts as it is.
+        self.core.sync_all()?;
+        self.checkpoint()?;
+        let volume = self.volume();
+        let changing = volume.changing();
+        let leaving = changing.plan_leaving(slot)?;
+        let ((disk_group, lane), number) = (leaving.part(), leaving.number());
+        let going = Going { disk_group, lane: Some(lane) };
+        let shift = volume.geometry().fragment_shift;
+        self.core.store.alloc.begin_leaving(going, |answer| match answer {
+            CanLeave::LastForData => Err(DiskGroupError::LastForData { number: disk_group }),
+            CanLeave::NoRoom { fragments } => {
+                Err(DiskGroupError::NoRoomForLane { slot, missing_bytes: fragments << shift })
+            }
+            CanLeave::Yes => Ok(self.stop_if_needed(changing.begin_leaving_lane(&leaving))?),
+        })?;
+        drop(changing);
+        // Before the first tick it is found there.
+        if self.has_resumed.load(Ordering::Relaxed) {
+            self.jobs.add(&self.core, self.jobs.evacuation(number));
+        }
+        Ok(number)
+    }
+
+    fn stop_if_needed<T>(&self, done: Result<T, AddGroupError>) -> Result<T, AddGroupError> {
+        done.inspect_err(|error| {
+            if let AddGroupError::Device(cause) = error {
+                self.stop_writing(cause);
+            }
+        })
     }
 
     /// Goes on with disk groups that leave.
@@ -223,21 +292,49 @@ impl Pool {
     ///
     /// See [`DiskGroupError`].
     pub fn add_disk_group(&self, new: &NewGroup) -> Result<u8, DiskGroupError> {
+        self.add_with(|changing, superblock, look| changing.add_group(superblock, new, look))
+    }
+
+    /// Makes `device` a further member of the round-robin that has the member in slot `beside`; a
+    /// single that holds data alone is a round-robin of two from then on. As of
+    /// [`Pool::add_disk_group`], its room counts, and data goes there, when this returns.
+    ///
+    /// # Errors
+    ///
+    /// See [`DiskGroupError`].
+    pub fn add_lane(
+        &self,
+        beside: usize,
+        device: SharedDevice,
+        id: [u8; 16],
+    ) -> Result<(), DiskGroupError> {
+        self.add_with(|changing, superblock, look| {
+            changing.add_lane(superblock, beside, (device, id), look)
+        })
+    }
+
+    fn add_with<T>(
+        &self,
+        add: impl FnOnce(&Changing<'_>, &mut Superblock, Look<'_>) -> Result<T, DiskGroupError>,
+    ) -> Result<T, DiskGroupError> {
         self.check_members_change()?;
         let mut superblock = self.superblock.lock();
         let (volume, alloc) = (self.volume(), &self.core.store.alloc);
         let changing = volume.changing();
         let mut coming = Found::default();
         let is_late = planted::is(Planted::AddedBeforeLookedAt);
-        let added = changing.add_group(&mut superblock, new, |geometry| {
+        let mut look = |geometry: &Geometry| {
             if !is_late {
                 coming = alloc.look_at_coming(geometry)?;
             }
             Ok::<(), DiskGroupError>(())
-        });
+        };
+        let added = add(&changing, &mut superblock, &mut look);
         drop(superblock);
-        let number = added.inspect_err(|error| {
-            if let DiskGroupError::Add(AddGroupError::Device(cause)) = error {
+        let added = added.inspect_err(|error| {
+            if let DiskGroupError::Add(AddGroupError::Device(cause))
+            | DiskGroupError::Lane(LaneError::Group(AddGroupError::Device(cause))) = error
+            {
                 self.stop_writing(cause);
             }
         })?;
@@ -246,7 +343,7 @@ impl Pool {
         } else {
             alloc.note_coming(coming);
         }
-        Ok(number)
+        Ok(added)
     }
 
     /// Makes a disk group as long as its members are, or as much of it as there is room for. What

@@ -251,9 +251,9 @@ mod tests {
         let plan = DiskGroup { state: DiskGroupState::Online, ..plan.expect("it fits") };
         let (used, limit) = geometry.grown_added(&plan, 64 * MIB);
         assert_eq!(limit, Some(GrowthLimit::Lanes));
-        let own = (1, Layout::RoundRobin, 2);
-        let before = geometry.ranges_on(own, plan.first_group, plan.member_bytes).expect("two");
-        geometry.added = geometry.ranges_on(own, plan.first_group, used).expect("two");
+        let before = geometry.ranges_of(&plan, 2).expect("two");
+        let longer = DiskGroup { member_bytes: used, ..plan };
+        geometry.added = geometry.ranges_of(&longer, 2).expect("two");
         assert_eq!(geometry.verify(), Ok(()));
         for (before, after) in before.iter().zip(&geometry.added) {
             assert_eq!(before.numbers(), after.numbers());

@@ -1,12 +1,13 @@
 //! The disk groups of a superblock: what its bytes say of them, and how they change.
 
 use super::reshape::narrower;
-use super::{Superblock, SuperblockDisk, SuperblockError};
+use super::{DISK_GROUPS_MAX, Superblock, SuperblockDisk, SuperblockError};
 
 use crate::disk_group::{DiskGroup, DiskGroupState, GroupRange};
 use crate::geometry::Geometry;
 use crate::ids::SEQUENCE_MAX;
-use crate::members::{Layout, LayoutDisk, Member, layout_of};
+use crate::lanes::Lanes;
+use crate::members::{Layout, LayoutDisk, Member, lanes_of, layout_of};
 use crate::reshape::Reshape;
 use crate::slots::Slots;
 
@@ -19,10 +20,12 @@ pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, Superblo
             continue;
         }
         let layout = disk.layouts.get(usize::from(found.layout)).filter(|_| found.layout == number);
-        let (layout, slots) = layout_of(layout.ok_or_else(|| bad.clone())?)?;
+        let own = layout.ok_or_else(|| bad.clone())?;
+        let (layout, slots) = layout_of(own)?;
+        let lanes = lanes_of(own, (layout, slots.len()))?;
         let state = DiskGroupState::of_number(found.state).ok_or_else(|| bad.clone())?;
         let (first_group, member_bytes) = (found.first_group.get(), found.member_bytes.get());
-        added.push(DiskGroup { number, layout, state, slots, first_group, member_bytes });
+        added.push(DiskGroup { number, layout, state, slots, first_group, member_bytes, lanes });
     }
     Ok(added)
 }
@@ -63,8 +66,7 @@ pub(super) fn ranges_of(
         if stripe.is_some() && !geometry.can_have_stripes() {
             return Err(SuperblockError::BadField { field: "fragment_shift" });
         }
-        let own = (group.number, group.layout, members);
-        let own = geometry.ranges_on(own, group.first_group, group.member_bytes);
+        let own = geometry.ranges_of(group, members);
         let own = own.ok_or(SuperblockError::BadField { field: "disk_groups" })?;
         let is_leaving = group.state == DiskGroupState::Leaving;
         ranges.extend(own.into_iter().map(|range| GroupRange { is_leaving, ..range }));
@@ -175,6 +177,70 @@ impl Superblock {
         let layout = if slots.len() == 2 { Layout::Single } else { layout };
         self.relayout(number, layout, |slots| slots.remove(slot));
         self.free_slot(slot);
+    }
+
+    /// Returns the lowest number of a disk group that none has; `None`: there are as many as there
+    /// can be.
+    #[must_use]
+    pub fn free_group_number(&self) -> Option<u8> {
+        let taken = |number: &u8| self.added.iter().any(|group| group.number == *number);
+        (1..u8::try_from(DISK_GROUPS_MAX).unwrap_or(1)).find(|number| !taken(number))
+    }
+
+    /// Makes the member in `slot` of a round-robin a disk group of its own, `number`, which leaves,
+    /// with the allocation groups that it has. A round-robin of two is a single then.
+    ///
+    /// # Errors
+    ///
+    /// [`SuperblockError`]: it is in none.
+    pub fn split_off(&mut self, slot: usize, number: u8) -> Result<(), SuperblockError> {
+        let bad = SuperblockError::BadField { field: "disk_groups" };
+        let of = self.added.iter_mut().find(|group| group.slots.contains(slot));
+        let of =
+            of.filter(|group| group.layout == Layout::RoundRobin).ok_or_else(|| bad.clone())?;
+        let count = self.geometry.range_on(of.number, of.first_group, of.member_bytes, None);
+        let count = count.ok_or_else(|| bad.clone())?.count;
+        let base = of.first_group;
+        let first_of = |lane: Option<u8>| Geometry::first_of_lane(base, lane?, count);
+        let at = of.slots.position(slot).ok_or_else(|| bad.clone())?;
+        let first_group = first_of(of.lanes.get(at)).ok_or_else(|| bad.clone())?;
+        let left = of.lanes.get(usize::from(at == 0));
+        let first_of_left = first_of(left).ok_or(bad)?;
+        of.slots.remove(slot);
+        of.lanes.remove(at);
+        if of.slots.len() == 1 {
+            (of.layout, of.first_group) = (Layout::Single, first_of_left);
+            of.lanes = Lanes::in_a_row(1);
+        }
+        let group = DiskGroup {
+            number,
+            layout: Layout::Single,
+            state: DiskGroupState::Leaving,
+            slots: std::iter::once(slot).collect(),
+            first_group,
+            member_bytes: of.member_bytes,
+            lanes: Lanes::in_a_row(1),
+        };
+        self.added.push(group);
+        self.added.sort_by_key(|group| group.number);
+        self.place_added()
+    }
+
+    /// Makes the member of the disk group `number`, a single that is being added, one of the disk
+    /// group `into`, a round-robin from now on, where it has range `lane`.
+    ///
+    /// # Errors
+    ///
+    /// [`SuperblockError`]: it cannot be so.
+    pub fn join_as_lane(&mut self, number: u8, into: u8, lane: u8) -> Result<(), SuperblockError> {
+        let bad = || SuperblockError::BadField { field: "disk_groups" };
+        let coming = self.added.iter().position(|group| group.number == number);
+        let coming = self.added.remove(coming.ok_or_else(bad)?);
+        let into = self.added.iter_mut().find(|group| group.number == into).ok_or_else(bad)?;
+        into.layout = Layout::RoundRobin;
+        coming.slots.iter().for_each(|slot| into.slots.push(slot));
+        into.lanes.push(lane);
+        self.place_added()
     }
 
     /// Returns how many bytes the pool uses of the member whose label this is.

@@ -184,6 +184,104 @@ fn disk_groups_come_back_as_they_were_written() {
     assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
 }
 
+/// Returns a pool with a round-robin of three, and a disk group behind it.
+fn with_round_robin() -> Superblock {
+    let mut superblock = sample();
+    superblock.members.extend((3..7).map(|id| Member::new([id; 16], 1 << 30)));
+    for (number, layout, slots) in [(1, Layout::RoundRobin, 1..4), (2, Layout::Single, 4..5)] {
+        let plan = superblock.geometry.plan_added(number, layout, slots.into(), 1 << 30);
+        let plan = plan.expect("there is room");
+        superblock.added.push(DiskGroup { state: DiskGroupState::Online, ..plan });
+        superblock.place_added().expect("as it was planned");
+    }
+    superblock
+}
+
+fn ranges_of(superblock: &Superblock, disk_group: u8) -> Vec<(u32, Option<u8>)> {
+    let own = superblock.geometry.added.iter().filter(|range| range.disk_group == disk_group);
+    own.map(|range| (range.first, range.lane)).collect()
+}
+
+/// Goal: a device of a round-robin that leaves takes its range with it and no other moves; what is
+/// left of two is a single; one that comes gets the lowest range that is free, and all of it is
+/// what its bytes say.
+#[test]
+fn devices_of_a_round_robin_go_and_come() {
+    let mut superblock = with_round_robin();
+    let same = |superblock: &Superblock| {
+        assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(superblock));
+    };
+    let plain: SuperblockDisk = zerocopy::transmute!(superblock.encode(0));
+    assert_eq!(plain.layouts[1].kind, 4, "as software knows it that knows no more");
+    let all = superblock.geometry.added.clone();
+    let (first, count) = (all[0].first, all[0].count);
+    superblock.split_off(2, 3).expect("it is one of three");
+    same(&superblock);
+    assert_eq!(ranges_of(&superblock, 1), [(first, Some(0)), (first + 2 * count, Some(1))]);
+    assert_eq!(ranges_of(&superblock, 3), [(first + count, None)]);
+    assert!(superblock.geometry.leaves(first + count) && !superblock.geometry.leaves(first));
+    let disk: SuperblockDisk = zerocopy::transmute!(superblock.encode(0));
+    assert_eq!(disk.layouts[1].kind, 6, "older software must not take it for another");
+    assert!(superblock.geometry.groups_of(1).eq((first..first + count).chain(all[2].numbers())));
+    superblock.take_out(3);
+    same(&superblock);
+    // What it left another disk group can have, in part.
+    let one = superblock.geometry.range_of(first).copied().expect("it stays");
+    let (lane, free) = superblock.geometry.free_lane(&one).expect("there is room");
+    assert_eq!((lane, free.numbers()), (1, all[1].numbers()));
+    let slots = || (2..3).into();
+    let plan = superblock.geometry.plan_added(3, Layout::Single, slots(), 9 << 20);
+    let small = DiskGroup { state: DiskGroupState::Online, ..plan.expect("it fits") };
+    superblock.members[2] = Member::new([8; 16], 1 << 30);
+    superblock.added.push(small);
+    superblock.place_added().expect("as it was planned");
+    assert_eq!(ranges_of(&superblock, 3)[0].0, all[1].first);
+    let (lane, free) = superblock.geometry.free_lane(&one).expect("there is room");
+    assert!(lane > 2 && free.first >= superblock.geometry.numbers_of(2).end, "{lane} {free:?}");
+    superblock.take_out(3);
+    // Back in the middle, as a device that comes.
+    superblock.members[2] = Member::new([9; 16], 1 << 30);
+    let plan = superblock.geometry.plan_added(3, Layout::Single, slots(), all_bytes(&superblock));
+    superblock.added.push(DiskGroup { first_group: all[1].first, ..plan.expect("it fits") });
+    same(&superblock);
+    superblock.join_as_lane(3, 1, 1).expect("the range is free");
+    same(&superblock);
+    let now = [(first, Some(0)), (first + 2 * count, Some(1)), (first + count, Some(2))];
+    assert_eq!(ranges_of(&superblock, 1), now);
+    // The first goes, then the second: what is left is a single where it always was.
+    for slot in [1, 3] {
+        let number = superblock.free_group_number().expect("few are there");
+        superblock.split_off(slot, number).expect("it is one of several");
+        same(&superblock);
+        superblock.take_out(number);
+        same(&superblock);
+    }
+    assert_eq!(ranges_of(&superblock, 1), [(first + count, None)]);
+    assert_eq!(superblock.added[0].layout, Layout::Single);
+    assert!(superblock.split_off(2, 3).is_err(), "it is one of one");
+    assert!(superblock.split_off(4, 3).is_err(), "it is in no round-robin");
+}
+
+fn all_bytes(superblock: &Superblock) -> u64 {
+    superblock.added[0].member_bytes
+}
+
+/// Goal: a layout in which two devices have one range, or that says of ranges in a row where they
+/// are, is refused.
+#[test]
+fn ranges_that_cannot_be_are_refused() {
+    let mut superblock = with_round_robin();
+    superblock.split_off(2, 3).expect("it is one of three");
+    for named in [[0, 0], [2, 2], [0, 1], [255, 254], [0, 3]] {
+        let mut disk: SuperblockDisk = zerocopy::transmute!(superblock.encode(0));
+        disk.layouts[1].slots[16..18].copy_from_slice(&named);
+        let mut bytes: [u8; SUPERBLOCK_BYTES] = zerocopy::transmute!(disk);
+        let crc = crc32c(&bytes[CRC_COVERS_FROM..]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        assert!(Superblock::decode(&bytes, 0).is_err(), "{named:?}");
+    }
+}
+
 /// Goal: a round-robin has a range for each of its devices, one behind the other, and no metadata.
 #[test]
 fn a_round_robin_has_a_range_for_each_of_its_devices() {

@@ -42,6 +42,7 @@ use runtime::sync::MutexGuard;
 use super::attaching::AttachError;
 use super::composite::Composite;
 use super::groups::{Groups, Part};
+use super::lanes::{Lane, named, not_a_lane};
 use super::open::{layout_over, needed_of, parts_over};
 use super::set::{Change, MemberSet, take_table};
 use super::slot::Slot;
@@ -199,7 +200,21 @@ impl Changing<'_> {
         new: &NewGroup,
         look: impl FnOnce(&Geometry) -> Result<(), E>,
     ) -> Result<u8, E> {
-        let addition = self.volume.begin_adding(superblock, new)?;
+        let plan = |superblock: &Superblock| Ok((Volume::plan_group(superblock, new)?, None));
+        self.add_planned(superblock, new, plan, look)
+    }
+
+    /// Adds what is planned: a disk group, or the device of one as a member of a round-robin.
+    pub(super) fn add_planned<E: From<AddGroupError>>(
+        &self,
+        superblock: &mut Superblock,
+        new: &NewGroup,
+        plan: impl FnOnce(&Superblock) -> Result<(DiskGroup, Option<Lane>), E>,
+        look: impl FnOnce(&Geometry) -> Result<(), E>,
+    ) -> Result<u8, E> {
+        let old_parts = self.volume.parts_now(superblock);
+        let planned = plan(superblock)?;
+        let addition = self.volume.begin_adding(superblock, new, old_parts, planned)?;
         let prepared = addition.prepare().map_err(AddGroupError::NewDevice).map_err(E::from);
         let looked = prepared.and_then(|()| look(&addition.coming.geometry));
         if let Err(error) = looked.and_then(|()| Ok(addition.say_online()?)) {
@@ -217,6 +232,8 @@ struct Addition<'n> {
     edition: usize,
     set: Arc<MemberSet>,
     plan: DiskGroup,
+    /// What its device becomes, if it is to be one of another disk group.
+    lane: Option<Lane>,
     old_parts: Vec<Part>,
     new_parts: Vec<Part>,
     /// The label when it is there.
@@ -263,7 +280,7 @@ impl Addition<'_> {
             if label.added.iter().all(|group| group.number != plan.number) {
                 add_to(label, new, plan);
             }
-            placed = go_online(label, plan.number);
+            placed = go_online(label, plan.number, self.lane);
             if placed.is_ok() { Change::States } else { Change::Nothing }
         });
         // Whoever gives up writes the labels of the others once more: if one of these has failed it
@@ -278,6 +295,9 @@ impl Addition<'_> {
             self.new_parts.iter().for_each(|part| part.composite.members().leave_roster());
         }
         self.set.change(|_, label| {
+            if self.lane.is_some() {
+                not_a_lane(label, &self.plan);
+            }
             label.take_out(self.plan.number);
             Change::States
         })?;
@@ -346,26 +366,34 @@ impl Volume {
         plan.ok_or(AddGroupError::TableFull)
     }
 
+    /// Returns the disk groups as parts of a space; the table of `superblock` becomes what the
+    /// labels say.
+    fn parts_now(&self, superblock: &mut Superblock) -> Vec<Part> {
+        let parts = self.parts_of(superblock);
+        let label = parts.first().and_then(|first| first.composite.members().label());
+        if let Some(label) = label {
+            superblock.sequence = superblock.sequence.max(label.sequence);
+            take_table(superblock, &label);
+        }
+        parts
+    }
+
     /// Says in the labels of the members that there are that a disk group is being added, durably.
     fn begin_adding<'n>(
         &self,
         superblock: &mut Superblock,
         new: &'n NewGroup,
+        old_parts: Vec<Part>,
+        (plan, lane): (DiskGroup, Option<Lane>),
     ) -> Result<Addition<'n>, AddGroupError> {
-        let old_parts = self.parts_of(superblock);
         let Some(first) = old_parts.first() else { return Err(AddGroupError::TableFull) };
         let set = Arc::clone(first.composite.members());
-        if let Some(label) = set.label() {
-            superblock.sequence = superblock.sequence.max(label.sequence);
-            take_table(superblock, &label);
-        }
         // It leaves some day, too.
         let edition = self.next_edition(changes_to_come(superblock) + CHANGES_TO_LEAVE)?;
-        let plan = Volume::plan_group(superblock, new)?;
         let new_parts = parts_of_new(&set, superblock, new, &plan)?;
         let mut coming = superblock.clone();
         add_to(&mut coming, new, &plan);
-        go_online(&mut coming, plan.number)?;
+        go_online(&mut coming, plan.number, lane)?;
         if !planted::is(Planted::AddedBeforeAdding) {
             set.change(|slots, label| {
                 note_paths(label, slots);
@@ -373,7 +401,7 @@ impl Volume {
                 Change::States
             })?;
         }
-        Ok(Addition { new, edition, set, plan, old_parts, new_parts, coming })
+        Ok(Addition { new, edition, set, plan, lane, old_parts, new_parts, coming })
     }
 
     /// Shows a disk group that the labels say is there.
@@ -384,7 +412,7 @@ impl Volume {
             take_table(superblock, &label);
         }
         parts.extend(new_parts);
-        self.set_parts(edition, parts, superblock);
+        self.set_parts(edition, named(parts, superblock), superblock);
         plan.number
     }
 
@@ -587,8 +615,16 @@ fn parts_of_new(
     Ok(parts_over(first, superblock, plan, slots)?)
 }
 
-/// Says in a label that a disk group is there, and where its groups are.
-fn go_online(label: &mut Superblock, number: u8) -> Result<(), SuperblockError> {
+/// Says in a label that a disk group is there, and where its groups are; or that its device is one
+/// of another disk group.
+fn go_online(
+    label: &mut Superblock,
+    number: u8,
+    lane: Option<Lane>,
+) -> Result<(), SuperblockError> {
+    if let Some(Lane { into, at }) = lane {
+        return label.join_as_lane(number, into, at);
+    }
     for group in label.added.iter_mut().filter(|group| group.number == number) {
         group.state = DiskGroupState::Online;
     }

@@ -71,6 +71,16 @@ enum Change {
         device: SharedDevice,
         id: [u8; 16],
     },
+    /// A round-robin, or what was left of one, gets a member: which, modulo their members.
+    AddLane {
+        which: u64,
+        device: SharedDevice,
+        id: [u8; 16],
+    },
+    /// A round-robin loses one: which, modulo their number.
+    RemoveLane {
+        which: u64,
+    },
     /// The first disk group loses one that is not weak: which, modulo their number.
     Narrow {
         which: u64,
@@ -178,6 +188,8 @@ fn make(pool: &Pool, change: Change, tally: &GroupTally) {
         | Change::Lengthen(_)
         | Change::Scrub
         | Change::Widen { .. }
+        | Change::AddLane { .. }
+        | Change::RemoveLane { .. }
         | Change::Narrow { .. } => return make_more(pool, change, tally),
     };
     count.fetch_add(1, Ordering::Relaxed);
@@ -213,6 +225,19 @@ fn make_more(pool: &Pool, change: Change, tally: &GroupTally) {
             let Some(beside) = beside.map(usize_of).or(first) else { return };
             if pool.widen(beside, device, id).is_ok() {
                 events.count(Event::Widening);
+            }
+        }
+        Change::AddLane { which, device, id } => {
+            let Some(beside) = lane_of(pool, which, |_| true) else { return };
+            if pool.add_lane(beside, device, id).is_ok() {
+                events.count(Event::LaneAdded);
+            }
+        }
+        Change::RemoveLane { which } => {
+            let is_one = |layout| layout == Layout::RoundRobin;
+            let Some(slot) = lane_of(pool, which, is_one) else { return };
+            if pool.remove_lane(slot).is_ok() {
+                events.count(Event::LaneLeaving);
             }
         }
         Change::Narrow { which, stays } => {
@@ -252,6 +277,17 @@ fn one_of(pool: &Pool, which: u64, stays: Option<u8>, first: u8) -> Option<usize
     let slots: Vec<usize> = may.flat_map(|group| group.slots.iter()).collect();
     let at = which.checked_rem(u64_of(slots.len()))?;
     slots.get(usize_of(at)).copied()
+}
+
+/// Returns the slot of a member of a disk group that was added, stays, and of whose layout
+/// `is_meant`: `which`, modulo their number.
+fn lane_of(pool: &Pool, which: u64, is_meant: impl Fn(Layout) -> bool) -> Option<usize> {
+    let groups = pool.status().groups;
+    let stays = |state| state == DiskGroupState::Online;
+    let may = groups.iter().filter(|group| group.number > 0 && stays(group.state));
+    let may = may.filter(|group| is_meant(group.layout));
+    let slots: Vec<usize> = may.flat_map(|group| group.slots.iter()).collect();
+    slots.get(usize_of(which.checked_rem(u64_of(slots.len()))?)).copied()
 }
 
 impl Members {
@@ -343,8 +379,13 @@ impl Members {
             } else if also.reshapes && (free.is_empty() || random.one_in(2)) {
                 let stays = self.weak.iter().map(|weak| weak.slot).collect();
                 Change::Narrow { which: random.next_u64(), stays }
+            } else if also.lanes && (free.is_empty() || random.one_in(2)) {
+                Change::RemoveLane { which: random.next_u64() }
             } else if free.is_empty() {
                 continue;
+            } else if also.lanes {
+                let device = self.slice(device, free.remove(0), ends);
+                Change::AddLane { which: random.next_u64(), device, id }
             } else if also.reshapes {
                 let device = self.slice(device, free.remove(0), ends);
                 let beside = self.weak.first().map(|weak| weak.slot);

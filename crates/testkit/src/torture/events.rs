@@ -27,9 +27,13 @@ pub enum Event {
     Reshaped,
     /// A member was taken back that nothing lay on, and that was missing.
     TakenBack,
+    /// A round-robin got a member.
+    LaneAdded,
+    /// A member of a round-robin began to leave.
+    LaneLeaving,
 }
 
-const EVENTS: [Event; 11] = [
+const EVENTS: [Event; 13] = [
     Event::SpareAdded,
     Event::SpareTaken,
     Event::Lengthened,
@@ -41,6 +45,8 @@ const EVENTS: [Event; 11] = [
     Event::Narrowing,
     Event::Reshaped,
     Event::TakenBack,
+    Event::LaneAdded,
+    Event::LaneLeaving,
 ];
 
 fn index_of(event: Event) -> usize {

@@ -179,7 +179,7 @@ impl Members {
         let (also, comes) = (self.kind.also(), self.kind.comes());
         let widest = comes.iter().map(|group| group.width).max().unwrap_or(0);
         let free = if comes.is_empty() { 0 } else { widest.max(FREE_SLICES) };
-        let more = if also.spares || also.reshapes { MORE_SLICES } else { 0 };
+        let more = if also.spares || also.reshapes || also.lanes { MORE_SLICES } else { 0 };
         self.kind.members() + u64_of(self.weak.len()) + free + more
     }
 

@@ -72,6 +72,8 @@ pub struct Also {
     pub stalls: bool,
     /// A raid5 gets members and loses them.
     pub reshapes: bool,
+    /// A round-robin does.
+    pub lanes: bool,
 }
 
 const ALONE: Also = Also {
@@ -81,12 +83,14 @@ const ALONE: Also = Also {
     scrubs: false,
     stalls: false,
     reshapes: false,
+    lanes: false,
 };
 const SPARES: Also = Also { spares: true, ..ALONE };
 const LENGTHENS: Also = Also { lengthens: true, ..ALONE };
 const SCRUBS: Also = Also { scrubs: true, ..ALONE };
 const STALLS: Also = Also { stalls: true, ..ALONE };
 const RESHAPES: Also = Also { reshapes: true, ..ALONE };
+const LANES: Also = Also { lanes: true, ..ALONE };
 const TWO_WEAK: Also = Also { weak: 2, ..ALONE };
 
 /// A line of the table.
@@ -159,6 +163,7 @@ const SHAPES: &[Shape] = &[
     Shape::new("stripe-3-reshapes", &[stripe(3)]).also(RESHAPES),
     Shape::new("mirror3-two-weak", &[mirror(3)]).also(TWO_WEAK),
     Shape::new("mirror2+raid5-3-two-weak", &[mirror(2), raid5(3)]).also(TWO_WEAK),
+    Shape::new("round-robin-3-changes", &[mirror(2).for_metadata(), round_robin(3)]).also(LANES),
 ];
 
 /// How a pool lies on devices: a line of the table.
