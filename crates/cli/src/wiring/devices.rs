@@ -17,7 +17,8 @@ use crate::backend::BackendError;
 use crate::control::device::the_one;
 use crate::control::{DeviceFacts, Request};
 
-/// How often it is looked whether a device that was taken out has answered: for five seconds.
+/// How often it is looked whether a device that was taken out, or left behind, has answered: for
+/// five seconds.
 const ANSWERS_WAITED_FOR: u32 = 100;
 const ANSWER_POLL: Duration = Duration::from_millis(50);
 
@@ -269,9 +270,13 @@ fn online(served: &Served, name: &str) -> Result<(), BackendError> {
     let members = served.pool.members();
     let asked = members.iter().map(|member| member.slot);
     for at in asked.filter(|at| slot.is_none_or(|slot| slot == *at)) {
-        match served.pool.let_go_of_member(at) {
+        let let_go = match slot {
+            Some(_) => when_answered(|| served.pool.let_go_of_member(at)),
+            None => served.pool.let_go_of_member(at),
+        };
+        match let_go {
             Ok(name) => name.iter().for_each(|name| served.watch_no_more(Path::new(name))),
-            Err(error) if slot.is_some() => return Err(words(&error)),
+            Err(error) if slot.is_some() => return Err(words(&returned(served, &error))),
             Err(error) => tracing::warn!(slot = at, "{error}"),
         }
     }
@@ -280,12 +285,24 @@ fn online(served: &Served, name: &str) -> Result<(), BackendError> {
     let path = Path::new(&path);
     let device = open_device_with(path, FileOptions::default())?;
     check_writable(device.as_ref()).map_err(|error| cannot_use(path, &error))?;
-    served
-        .pool
-        .return_member(Arc::<FileDevice>::clone(&device))
+    when_answered(|| served.pool.return_member(Arc::<FileDevice>::clone(&device)))
         .map_err(|error| words(&returned(served, &error)))?;
     served.watch(path, device);
     Ok(())
+}
+
+/// Tries again while requests of before are not answered, for as long as an answer is waited for:
+/// a device that was left behind a moment ago may still have some.
+fn when_answered<T>(mut act: impl FnMut() -> Result<T, ReturnError>) -> Result<T, ReturnError> {
+    let mut turns = 0..ANSWERS_WAITED_FOR;
+    loop {
+        match act() {
+            Err(ReturnError::Unanswered { .. }) if turns.next().is_some() => {
+                std::thread::park_timeout(ANSWER_POLL);
+            }
+            ended => return ended,
+        }
+    }
 }
 
 /// Says what to do about a device that cannot come back.
@@ -294,6 +311,10 @@ fn returned(served: &Served, error: &ReturnError) -> String {
     let is_other = matches!(error, ReturnError::Member(_) | ReturnError::Label(_));
     if is_other {
         return format!("{error}: `holdfast device replace {pool} OLD NEW` copies everything");
+    }
+    if matches!(error, ReturnError::Unanswered { .. }) {
+        let waited = ANSWER_POLL * ANSWERS_WAITED_FOR;
+        return format!("{error} ({} seconds were waited for)", waited.as_secs());
     }
     error.to_string()
 }

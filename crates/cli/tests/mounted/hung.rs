@@ -233,3 +233,44 @@ fn a_file_system_that_stops_to_answer_holds_up_nobody() {
     mounted.holdfast(&["check", &pool]);
     drop(hung);
 }
+
+/// Goal: a device that was left behind a moment ago, and has not answered all that it was asked for
+/// before, is brought back as soon as it has; one that does not answer is refused in time, and in
+/// words. Method: one of a mirror is on a file system that answers again while the command waits.
+#[test]
+fn a_device_that_answers_late_is_brought_back() {
+    if !can_mount("a_device_that_answers_late_is_brought_back") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let hung = Hung::mount(mounted.work.join("hung"));
+    let (late, directory) = (hung.pool(), mounted.text("mnt"));
+    let other = mounted.text("other.hf");
+    let group = format!("mirror:{other},{late}");
+    mounted.holdfast(&["create", "--group", &group, "--size", "64M", "--force"]);
+    mounted.holdfast(&["mount", &other, &directory, "--daemon", "--device-deadline", "1s"]);
+    write(&mounted.path("before"), &[7; 20_000]);
+    hung.hang(true);
+    // It has a deadline, and then the one that answers goes on alone.
+    write(&mounted.path("meanwhile"), &[8; 20_000]);
+    File::open(mounted.path("meanwhile")).expect("open").sync_all().expect("one is left");
+    let online = ["device", "online", &directory, &late];
+    let asked = Instant::now();
+    let refusal = mounted.run(&online);
+    let words = String::from_utf8_lossy(&refusal.stderr).into_owned();
+    assert!(!refusal.status.success() && words.contains("seconds were waited for"), "{words}");
+    assert!((4..15).contains(&asked.elapsed().as_secs()), "{:?}", asked.elapsed());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::park_timeout(Duration::from_secs(2));
+            hung.hang(false);
+        });
+        mounted.holdfast(&[&online[..], &["--wait"]].concat());
+    });
+    let list = mounted.run(&["device", "list", &directory]);
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    assert_eq!(list.matches("online").count(), 2, "{list}");
+    mounted.unmount();
+    drop(hung);
+}
