@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use front::fuse::mountpoint;
+use front::fuse::mountpoint::{self, MountEntry};
 use storage::device::LoopBacking;
 
 use crate::output::printable;
@@ -28,13 +28,16 @@ struct KernelUse {
 /// `None`: nothing is known.
 pub(crate) fn kernel_uses(path: &Path) -> Option<String> {
     let stat = fs::metadata(path).ok()?;
-    let loops = loops();
+    let loops = loops(Some(path));
     let uses: Vec<KernelUse> = match stat.file_type().is_block_device() {
         true => {
             let beside = beside(stat.rdev(), &loops, &mut Vec::new());
             uses_of_device(stat.rdev()).into_iter().chain(beside).collect()
         }
-        false => shown_by(&loops, |it| it.backing.is_file(stat.dev(), stat.ino())).collect(),
+        false => {
+            let whole = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+            shown_by(&loops, |it| it.shows((stat.dev(), stat.ino()), &whole)).collect()
+        }
     };
     told(&uses)
 }
@@ -49,7 +52,7 @@ pub(crate) fn kernel_claims(path: &Path) -> Option<String> {
 pub(crate) fn file_behind(path: &Path) -> Option<PathBuf> {
     let stat = fs::metadata(path).ok().filter(|stat| stat.file_type().is_block_device())?;
     let number = number_of(stat.rdev());
-    loops().into_iter().find(|it| it.number == number).map(|it| it.path)
+    loops(None).into_iter().find(|it| it.number == number).map(|it| it.path)
 }
 
 fn told(uses: &[KernelUse]) -> Option<String> {
@@ -136,22 +139,20 @@ fn beside(rdev: u64, loops: &[Loop], seen: &mut Vec<String>) -> Vec<KernelUse> {
     seen.extend([number, whole.clone()]);
     let is_new = |it: &Loop| !seen.contains(&it.number);
     let is_on = |it: &Loop| {
-        let below = it.backing.block_device().map(number_of);
+        let below = it.block_device().map(number_of);
         below.is_some_and(|below| family.contains(&below))
     };
     let mut uses: Vec<KernelUse> = shown_by(loops, |it| is_new(it) && is_on(it)).collect();
     let Some(own) = loops.iter().find(|it| it.number == whole) else { return uses };
-    if own.backing.is_part_of_locked(&own.path) {
+    if own.backing.is_some_and(|backing| backing.is_part_of_locked(&own.path)) {
         let below = printable(&own.path.display().to_string());
         uses.push(KernelUse {
             what: format!("by whoever has locked {below}, of which it is a part"),
             way: "end that first".to_owned(),
         });
     }
-    uses.extend(shown_by(loops, |it| {
-        is_new(it) && it.backing.is_of_same(&own.backing) && it.overlaps(own)
-    }));
-    if let Some(below) = own.backing.block_device() {
+    uses.extend(shown_by(loops, |it| is_new(it) && it.is_of_same(own) && it.overlaps(own)));
+    if let Some(below) = own.block_device() {
         uses.extend(uses_of_device(below));
         uses.extend(beside(below, loops, seen));
     }
@@ -163,19 +164,40 @@ fn beside(rdev: u64, loops: &[Loop], seen: &mut Vec<String>) -> Vec<KernelUse> {
 struct Loop {
     name: String,
     number: String,
-    backing: LoopBacking,
+    /// `None`: its file is on a file system that may never answer, and was not asked.
+    backing: Option<LoopBacking>,
     /// What that was called when it was attached.
     path: PathBuf,
+    /// First byte that it shows of it.
+    start: u64,
+    /// How many; 0: all behind that.
+    length: u64,
 }
 
 impl Loop {
     fn end(&self) -> u64 {
-        let LoopBacking { start, length, .. } = self.backing;
-        if length == 0 { u64::MAX } else { start.saturating_add(length) }
+        if self.length == 0 { u64::MAX } else { self.start.saturating_add(self.length) }
     }
 
     fn overlaps(&self, other: &Loop) -> bool {
-        self.backing.start < other.end() && other.backing.start < self.end()
+        self.start < other.end() && other.start < self.end()
+    }
+
+    /// Whether it shows the file with this file system and inode, which is called `path`.
+    fn shows(&self, (file_system, inode): (u64, u64), path: &Path) -> bool {
+        let is_it = |backing: LoopBacking| backing.is_file(file_system, inode);
+        self.backing.map_or_else(|| self.path == path, is_it)
+    }
+
+    fn is_of_same(&self, other: &Loop) -> bool {
+        match (self.backing, other.backing) {
+            (Some(own), Some(other)) => own.is_of_same(&other),
+            (None, _) | (_, None) => self.path == other.path,
+        }
+    }
+
+    fn block_device(&self) -> Option<u64> {
+        self.backing.and_then(|backing| backing.block_device())
     }
 }
 
@@ -201,8 +223,26 @@ fn uses_above(number: &str) -> Option<String> {
     (!what.is_empty()).then(|| what.join(" and "))
 }
 
-/// Returns the loop devices that show something.
-fn loops() -> Vec<Loop> {
+/// File systems that ask somebody else, who may never answer: what they call themselves begins so.
+const OF_OTHERS: [&str; 9] =
+    ["fuse", "nfs", "cifs", "smb", "ceph", "9p", "virtiofs", "afs", "lustre"];
+
+/// Returns the number of the mount that has `path` where that is a file system that asks somebody
+/// else. Goes by the table of mounts alone.
+fn mount_of_others(mounts: &[MountEntry], path: &Path) -> Option<u64> {
+    let above = mounts.iter().filter(|mount| path.starts_with(&mount.directory));
+    // Of several on one directory the last is on top.
+    let mount = above.max_by_key(|mount| mount.directory.components().count())?;
+    OF_OTHERS.iter().any(|kind| mount.kind.starts_with(kind)).then_some(mount.id)
+}
+
+/// Returns the loop devices that show something. The kernel asks the file system of the file that
+/// one shows, and that may never answer: so who shows one of such a file system is not asked, and
+/// known by name alone, unless it is the one that has `path`, which has just answered.
+fn loops(path: Option<&Path>) -> Vec<Loop> {
+    let mounts = mountpoint::mounts().unwrap_or_default();
+    let whole = path.and_then(|path| std::path::absolute(path).ok());
+    let asked = whole.and_then(|path| mount_of_others(&mounts, &path));
     let attached = |folder: PathBuf| {
         let read = |name: &str| fs::read(folder.join(name)).ok();
         let mut path = read("loop/backing_file")?;
@@ -213,9 +253,16 @@ fn loops() -> Vec<Loop> {
         let text = |name: &str| Some(String::from_utf8(read(name)?).ok()?.trim().to_owned());
         let bytes = |name: &str| text(name).and_then(|it| it.parse().ok()).unwrap_or(0);
         // Not everybody may open it, and it may have no name here.
-        let named = || LoopBacking::named(&path, bytes("loop/offset"), bytes("loop/sizelimit"));
+        let (start, length) = (bytes("loop/offset"), bytes("loop/sizelimit"));
+        let number = text("dev")?;
+        let of_others = mount_of_others(&mounts, &path);
+        if of_others.is_some() && of_others != asked {
+            return Some(Loop { number, backing: None, path, name, start, length });
+        }
+        let named = || LoopBacking::named(&path, start, length);
         let backing = LoopBacking::of(Path::new(&name)).or_else(named)?;
-        Some(Loop { number: text("dev")?, backing, path, name })
+        let LoopBacking { start, length, .. } = backing;
+        Some(Loop { number, backing: Some(backing), path, name, start, length })
     };
     entries(Path::new("/sys/block")).filter_map(attached).collect()
 }
@@ -231,6 +278,32 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: whether a file is on a file system that may never answer goes by the table of mounts.
+    #[test]
+    fn who_may_never_answer_is_known_by_the_mounts() {
+        let mount = |id: u64, directory: &str, kind: &str| MountEntry {
+            id,
+            directory: PathBuf::from(directory),
+            kind: kind.to_owned(),
+            source: "x".to_owned(),
+            device: "0:1".to_owned(),
+        };
+        let mounts = [
+            mount(1, "/", "ext4"),
+            mount(2, "/far", "nfs4"),
+            mount(3, "/far/near", "xfs"),
+            mount(4, "/pool", "fuse.holdfast"),
+            mount(5, "/under", "fuse"),
+            mount(6, "/under", "tmpfs"),
+        ];
+        let of = |path: &str| mount_of_others(&mounts, Path::new(path));
+        assert_eq!(of("/far/a"), Some(2));
+        assert_eq!(of("/pool/d/a"), Some(4));
+        for near in ["/a", "/far/near/a", "/farther/a", "/under/a", "relative"] {
+            assert_eq!(of(near), None, "{near}");
+        }
+    }
 
     #[test]
     fn what_uses_a_device_is_followed_by_what_to_do() {
