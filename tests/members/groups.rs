@@ -54,7 +54,7 @@ pub(super) fn group_of(devices: &Devices, layout: Layout, which: &[usize]) -> Ne
         let id = u8::try_from(100 + at).expect("small");
         (Arc::<storage::device::sim::SimDevice>::clone(&devices[*at]), [id; 16])
     };
-    NewGroup { layout, devices: which.iter().map(device).collect() }
+    NewGroup { layout, devices: which.iter().map(device).collect(), has_journal: false }
 }
 
 pub(super) fn groups(pool: &Pool) -> Vec<DiskGroupStatus> {

@@ -5,6 +5,7 @@ mod crash;
 mod evacuation_time;
 mod groups;
 mod hangs;
+mod journal_apart;
 mod longer;
 mod narrow;
 mod older;

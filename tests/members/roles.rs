@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
 use engine::{CreateOptions, DiskGroupError, NewDiskGroup, OpenError, Pool};
+use format::disk_group::Roles;
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::clock::ManualClock;
@@ -35,11 +36,14 @@ fn make_on(specs: &[Spec], devices: &Devices) -> Result<(), OpenError> {
     let mut options = CreateOptions::new(0, [5; 64]);
     options.geometry.journal_bytes = Some(1 << 20);
     let mut rest = shared(devices);
-    let group = |(layout, width, has_data): &Spec| {
+    // Who is not the first and has no data has the journal.
+    let is_apart = specs.iter().skip(1).any(|(.., has_data)| !has_data);
+    let group = |(nth, (layout, width, has_data)): (usize, &Spec)| {
         let devices = rest.drain(..*width).collect();
-        NewDiskGroup { layout: *layout, devices, has_data: *has_data }
+        let journal = if nth == 0 { !is_apart } else { !has_data };
+        NewDiskGroup { layout: *layout, devices, roles: Roles { data: *has_data, journal } }
     };
-    let groups: Vec<NewDiskGroup> = specs.iter().map(group).collect();
+    let groups: Vec<NewDiskGroup> = specs.iter().enumerate().map(group).collect();
     Pool::create_groups(&groups, &ManualClock::new(), &options)
 }
 
@@ -54,7 +58,11 @@ fn data_writes(devices: &[Arc<storage::device::sim::SimDevice>]) -> u64 {
 /// and no more than is there is promised; all is there after a close, and a check finds nothing.
 #[test]
 fn each_disk_group_has_what_its_roles_say() {
-    let cases: [&[Spec]; 9] = [
+    let cases: [&[Spec]; 13] = [
+        &[(Layout::Single, 1, true), (Layout::Single, 1, false)],
+        &[(Layout::Mirror, 2, true), (Layout::Mirror, 2, false)],
+        &[(RAID5, 3, true), (Layout::Mirror, 3, false)],
+        &[(Layout::Mirror, 2, false), (Layout::Single, 1, false), (RAID5, 4, true)],
         &[(Layout::Mirror, 2, false), (RAID5, 4, true)],
         &[(Layout::Mirror, 2, false), (STRIPE, 3, true)],
         &[(Layout::Mirror, 2, false), (Layout::RoundRobin, 3, true)],
@@ -86,8 +94,9 @@ fn each_disk_group_has_what_its_roles_say() {
         assert!(written * 10 > statfs.available_bytes * 8, "{what}: {written} of {statfs:?}");
         let first = data_writes(&devices[..specs[0].1]) - before;
         assert_eq!(first > 0, specs[0].2, "{what}: {first} bytes of data in the first");
-        let used: Vec<u64> = groups(&pool).iter().map(|it| it.used_bytes).collect();
-        assert!(used.iter().skip(1).all(|used| *used > 4 << 20), "{what}: {used:?}");
+        let of_data = groups(&pool).into_iter().skip(1).filter(|it| it.has_data);
+        let used: Vec<u64> = of_data.map(|it| it.used_bytes).collect();
+        assert!(used.iter().all(|used| *used > 4 << 20), "{what}: {used:?}");
         pool.close().expect("nothing fails");
         drop(pool);
         check_all(&devices, &what);
@@ -160,7 +169,13 @@ fn writers_are_refused_where_metadata_has_no_room() {
 /// Goal: what cannot be a pool, or leave it, is refused, in words and before anything is written.
 #[test]
 fn what_cannot_be_is_refused() {
-    let cases: [(&[Spec], &str); 4] = [
+    let cases: [(&[Spec], &str); 7] = [
+        (&[(Layout::Single, 1, true), (RAID5, 3, false)], "the journal cannot lie on a raid5"),
+        (&[(Layout::Single, 1, true), (Layout::Mirror, 4, false)], "mirror"),
+        (
+            &[(Layout::Single, 1, true), (Layout::Single, 1, false), (Layout::Single, 1, false)],
+            "name it once",
+        ),
         (&[(Layout::Single, 1, false)], "role data"),
         (&[(Layout::Single, 1, false), (RAID5, 2, true)], "raid5"),
         (&[(Layout::Single, 1, true), (Layout::Mirror, 1, true)], "mirror"),
@@ -224,11 +239,19 @@ fn a_creation_that_is_cut_off_leaves_no_part_of_a_pool() {
 }
 
 /// Goal: whatever is acknowledged is there after a power cut at any moment, whichever member of
-/// either disk group is away afterwards.
+/// any disk group is away afterwards: also where the journal is apart.
 #[test]
 fn a_cut_with_any_member_missing_loses_nothing() {
-    let specs: [Spec; 2] = [(Layout::Mirror, 2, false), (RAID5, 3, true)];
-    let (devices, made) = make(&specs, POOL_BYTES);
+    let cases: [&[Spec]; 3] = [
+        &[(Layout::Mirror, 2, false), (RAID5, 3, true)],
+        &[(Layout::Mirror, 2, true), (Layout::Mirror, 2, false)],
+        &[(RAID5, 3, true), (Layout::Mirror, 2, false), (Layout::Mirror, 2, true)],
+    ];
+    cases.into_iter().for_each(cut_with_any_member_missing);
+}
+
+fn cut_with_any_member_missing(specs: &[Spec]) {
+    let (devices, made) = make(specs, POOL_BYTES);
     made.expect("it fits");
     let devices = devices_of(devices.iter().map(|device| device.image()).collect());
     let now = || devices.iter().map(|device| device.time()).max().expect("there are devices");
@@ -244,6 +267,7 @@ fn a_cut_with_any_member_missing_loses_nothing() {
     }
     let end = now();
     drop(pool);
+    let devices_in_all = devices.len();
     let recordings: Vec<Recording> = devices.iter().map(|device| device.recording()).collect();
     let mut prng = Prng::from_seed(8);
     let mut states = 0;
@@ -270,14 +294,14 @@ fn a_cut_with_any_member_missing_loses_nothing() {
                 .unwrap_or_else(|error| panic!("{what}: {error}"));
             pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
             drop(pool);
-            if missing == specs[0].1 + specs[1].1 {
+            if missing == devices_in_all {
                 check_all(&devices, &what);
             }
             states += 1;
         }
     }
-    println!("{states} states");
-    assert!(states > 200, "{states}");
+    println!("{specs:?}: {states} states");
+    assert!(states > 200, "{specs:?}: {states}");
 }
 
 /// Goal: a device that takes the place of one of the mirror with the metadata has all of it, beside
@@ -318,4 +342,68 @@ fn a_member_of_the_metadata_mirror_is_made_whole_beside_stripes() {
             assert!(found == Some(content(file, 1, 150_000)), "{what}: file {file}");
         }
     }
+}
+
+/// Goal: the journal that is apart is on the devices that are for it and nowhere else, and each of
+/// them has all of it. Method: writes are counted by purpose; a device takes the place of one, and
+/// the pool goes on after a crash with that alone.
+#[test]
+fn the_journal_that_is_apart_is_on_its_own_devices() {
+    let specs: [Spec; 2] = [(Layout::Mirror, 2, true), (Layout::Mirror, 2, false)];
+    let (devices, made) = make(&specs, POOL_BYTES);
+    made.expect("it fits");
+    let images = devices.iter().map(|device| device.image());
+    let devices = devices_of(images.chain([Image::blank(POOL_BYTES)]).collect());
+    let pool = open(&devices[..4]).expect("it was made");
+    for file in 0..6 {
+        put(&pool, &format!("f{file}"), &content(file, 1, 150_000)).expect("there is room");
+    }
+    let writes = |at: usize, purpose| devices[at].counts().of(purpose, RequestKind::Write).bytes;
+    let of_journal: Vec<u64> = (0..4).map(|at| writes(at, Purpose::Journal)).collect();
+    assert_eq!(of_journal[..2], [0, 0], "the first disk group has none of it");
+    assert!(of_journal[2] > 0 && of_journal[2] == of_journal[3], "{of_journal:?}");
+    let others = [Purpose::Data, Purpose::Home, Purpose::DoubleWrite, Purpose::Summary];
+    let of_others: u64 = [2, 3].iter().flat_map(|at| others.map(|it| writes(*at, it))).sum();
+    assert_eq!(of_others, 0, "and those have nothing else");
+    let statuses = groups(&pool);
+    assert_eq!(
+        statuses.iter().map(|it| (it.has_metadata, it.has_journal)).collect::<Vec<_>>(),
+        [(true, false), (false, true)]
+    );
+
+    let new: SharedDevice = Arc::<SimDevice>::clone(&devices[4]);
+    pool.replace_member(2, new, [9; 16]).expect("the other has all");
+    for round in 0.. {
+        put(&pool, "meanwhile", &content(round, 1, 40_000)).expect("there is room");
+        pool.tick().expect("nothing fails");
+        if pool.members().iter().all(|it| it.member.is_online()) {
+            break;
+        }
+        assert!(round < 500, "the rebuild does not end: {:?}", pool.jobs());
+    }
+    put(&pool, "last", &content(7, 1, 90_000)).expect("there is room");
+    // CRASH: the device that was replaced and the other of the old two are away.
+    let left = [0, 1, 4].map(|at: usize| devices[at].image()).to_vec();
+    drop(pool);
+    let left = devices_of(left);
+    check_all(&left, "with the new device alone");
+    let pool = open(&left).expect("the new one has all of the journal");
+    for file in 0..6 {
+        assert!(get(&pool, &format!("f{file}")) == Some(content(file, 1, 150_000)), "{file}");
+    }
+    assert!(get(&pool, "last") == Some(content(7, 1, 90_000)), "what was acknowledged last");
+    pool.close().expect("nothing fails");
+}
+
+/// Goal: a pool whose journal is away is refused by the path of the device, and nothing is written.
+#[test]
+fn a_pool_without_its_journal_is_refused() {
+    let specs: [Spec; 2] = [(Layout::Single, 1, true), (Layout::Single, 1, false)];
+    let (devices, made) = make(&specs, POOL_BYTES);
+    made.expect("it fits");
+    let devices = devices_of(devices.iter().map(|device| device.image()).collect());
+    let error = open(&devices[..1]).expect_err("the journal is away").to_string();
+    assert!(error.contains("/sim/d1"), "{error}");
+    assert_eq!(devices[0].counts().writes(), 0);
+    open(&devices).expect("both are there").close().expect("nothing fails");
 }

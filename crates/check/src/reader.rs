@@ -161,10 +161,10 @@ impl Reader {
         self.finish(self.submit(Purpose::Check, offset, length), offset, length)
     }
 
-    /// Returns each copy of the fixed regions of a pool on several devices; none where there is
-    /// one.
-    pub(crate) fn fixed_copies(&self) -> Vec<Volume> {
-        self.volume.fixed_copies()
+    /// Returns each copy of the fixed region that has byte `offset`, of a pool on several devices;
+    /// none where there is one.
+    pub(crate) fn fixed_copies(&self, offset: u64) -> Vec<Volume> {
+        self.volume.fixed_copies(offset)
     }
 
     /// Reads `length` bytes from `offset` of the fixed regions, as the copy in hand has them.

@@ -200,8 +200,9 @@ pub(crate) struct CreateArgs {
     pub(crate) device: Option<PathBuf>,
     /// A disk group: mirror:DEVICE,DEVICE of 2 or 3, each with all of it, or raid5 of 3 to 32, any
     /// of which may be lost; single:DEVICE is one. Several may be given; what each is for follows
-    /// its devices: =data, =metadata,journal or =data,metadata,journal. Without roles the first has
-    /// all, unless another names metadata, and the rest have data
+    /// its devices: =data, =metadata, =journal, or several of them with a comma between. The
+    /// journal lies with the metadata, or on a single or mirror of its own. Without roles the first
+    /// has all that no other names, and the rest have data
     #[arg(long = "group", value_name = "KIND:DEVICE,...[=ROLES]", value_parser = parse_group)]
     pub(crate) groups: Vec<GroupSpec>,
     /// Size of each new file; a block device is used whole

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::vnode::api::{FileSystem, FilesetUuid, Ino};
+use format::disk_group::Roles;
 use format::fileset::{FilesetName, NamePart};
 use format::members::Layout;
 use serde::Serialize;
@@ -98,15 +99,16 @@ pub struct GroupToMake {
     pub layout: Layout,
     /// How many of the devices are its own.
     pub width: usize,
-    /// Whether data may lie there.
-    pub has_data: bool,
+    /// What may lie there.
+    pub roles: Roles,
 }
 
 impl GroupToMake {
     /// Returns the disk group of a pool on one device.
     #[must_use]
     pub fn single() -> GroupToMake {
-        GroupToMake { layout: Layout::Single, width: 1, has_data: true }
+        let roles = Roles { data: true, journal: true };
+        GroupToMake { layout: Layout::Single, width: 1, roles }
     }
 }
 

@@ -910,6 +910,7 @@ mod tests {
                 devices: vec!["/d".into()],
                 size_bytes: Some(1 << 30),
                 is_forced: false,
+                has_journal: true,
             }),
             Request::GroupRemove { group: 1 },
             Request::PlacementSet {

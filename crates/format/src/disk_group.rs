@@ -3,7 +3,7 @@
 //! The first has the number 0. It carries the fixed regions, all metadata but the fronts of
 //! others, and data unless the pool was made with data elsewhere; it is described by the fields of
 //! the superblock and never leaves. Those beside it, made with it or added, hold data only, and the
-//! front of each of their allocation groups.
+//! front of each of their allocation groups; or one of them holds the journal, and nothing else.
 //!
 //! # Layout
 //!
@@ -17,6 +17,14 @@
 //!   member of disk group 1:        | copy 0 | copy 1 | groups b .. c | copy 2 | copy 3 |
 //! ```
 //!
+//! Each member of the disk group with the journal has all of it, at the bytes that it has in the
+//! pool. The bytes of the first disk group there are not used then:
+//!
+//! ```text
+//!   pool                 | copy 0 | copy 1 | journal | double-write area | ...
+//!   member of that group | copy 0 | copy 1 | journal | copy 2 | copy 3 |
+//! ```
+//!
 //! # Invariants
 //!
 //! - DG1: Ranges do not overlap, and lie in what the group table has room for. Those of one disk
@@ -24,6 +32,8 @@
 //! - DG2: Each member is of one disk group, which names its slot once; no disk group names a free
 //!   slot.
 //! - DG3: A disk group that is being added has no range yet: nothing can lie there.
+//! - DG4: At most one disk group is for the journal, it is a single or a mirror, and it has no
+//!   allocation groups. The journal lies there as long as it is online.
 
 use std::ops::Range;
 
@@ -39,6 +49,12 @@ pub const ADDED_GROUPS_OFFSET: u64 = 2 * SUPERBLOCK_AREA_BYTES;
 /// A last group with fewer segments is not made: too short for its front and a few more.
 pub(crate) const LAST_SEGMENTS_MIN: u64 = 8;
 const PAGE_BYTES_WIDE: u64 = 4096;
+
+/// Whether the journal may lie in a disk group of that kind: all of it is on each member.
+#[must_use]
+pub fn may_have_journal(layout: Layout) -> bool {
+    matches!(layout, Layout::Single | Layout::Mirror)
+}
 
 /// What an added disk group is to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +96,24 @@ impl DiskGroupState {
     }
 }
 
+/// What may lie on a disk group beside metadata, which lies on the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// Blocks of files.
+    pub data: bool,
+    /// The journal: of the first where no other has it.
+    pub journal: bool,
+}
+
+impl Roles {
+    /// Data alone.
+    pub const DATA: Roles = Roles { data: true, journal: false };
+    /// The journal alone.
+    pub const JOURNAL: Roles = Roles { data: false, journal: true };
+    /// Neither.
+    pub const NONE: Roles = Roles { data: false, journal: false };
+}
+
 /// A disk group that was added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskGroup {
@@ -89,6 +123,8 @@ pub struct DiskGroup {
     pub layout: Layout,
     /// What it is to the pool.
     pub state: DiskGroupState,
+    /// Whether it is for the journal, and not for data (DG4).
+    pub has_journal: bool,
     /// Slots of its members (DG2).
     pub slots: Slots,
     /// Number of its first allocation group; of a round-robin, of the first range that a member of
@@ -235,9 +271,58 @@ impl Geometry {
             };
             member_bytes = 2 * ADDED_GROUPS_OFFSET + stripe.map_or(bytes, share);
         }
-        let (state, first_group) = (DiskGroupState::Adding, placed.first);
+        let state = DiskGroupState::Adding;
+        let (has_journal, first_group) = (false, placed.first);
         let lanes = Lanes::of_new(layout, slots.len());
-        Some(DiskGroup { number, layout, state, slots, first_group, member_bytes, lanes })
+        Some(DiskGroup {
+            number,
+            layout,
+            state,
+            has_journal,
+            slots,
+            first_group,
+            member_bytes,
+            lanes,
+        })
+    }
+
+    /// Returns a disk group for the journal that is being added, on members of which each has
+    /// `member_bytes`; `None`: they are too small, or the journal cannot lie in that layout.
+    #[must_use]
+    pub fn plan_journal(
+        &self,
+        number: u8,
+        layout: Layout,
+        slots: Slots,
+        member_bytes: u64,
+    ) -> Option<DiskGroup> {
+        let needed = self.journal_member_bytes();
+        if !may_have_journal(layout) || member_bytes < needed {
+            return None;
+        }
+        Some(DiskGroup {
+            number,
+            layout,
+            state: DiskGroupState::Adding,
+            has_journal: true,
+            slots,
+            first_group: 0,
+            member_bytes: needed,
+            lanes: Lanes::of_new(layout, 1),
+        })
+    }
+
+    /// Returns how many bytes a member of a disk group for the journal has: the journal, and the
+    /// superblocks at both ends.
+    #[must_use]
+    pub fn journal_member_bytes(&self) -> u64 {
+        self.journal_range().end + 2 * SUPERBLOCK_AREA_BYTES
+    }
+
+    /// Returns the bytes of the pool that have the journal, its heads first.
+    #[must_use]
+    pub fn journal_range(&self) -> Range<u64> {
+        self.journal_offset..self.journal_offset + self.journal_bytes
     }
 
     /// Whether blocks of files may lie in an allocation group: all but those of a first disk group

@@ -21,6 +21,7 @@
 //! it lies on members. A segment is whole stripes there, and pages lie in the lower half of
 //! metadata segments alone ([`Geometry::metadata_fragments`]), those of fronts too.
 
+mod defaults;
 mod grown;
 mod striped;
 
@@ -28,6 +29,7 @@ pub use grown::GrowthLimit;
 
 use std::ops::RangeInclusive;
 
+use self::defaults::{default_group_bytes, default_journal_bytes, default_segment_bytes};
 use crate::bitmap::BITS_PER_PAGE;
 use crate::disk_group::GroupRange;
 use crate::group::{GROUPS_PER_TABLE_PAGE, USAGES_PER_PAGE};
@@ -116,6 +118,8 @@ pub struct Geometry {
     pub first_stripe: Option<StripeShape>,
     /// Whether the first disk group may have data; metadata it has always.
     pub first_has_data: bool,
+    /// Number of the disk group that has the journal: 0 for the first.
+    pub journal_group: u8,
     /// The groups of disk groups that were added.
     pub added: Vec<GroupRange>,
     /// The disk group that gets a member more, or is to have one less, and how far it is by the
@@ -259,6 +263,7 @@ impl Geometry {
             groups_offset,
             first_stripe,
             first_has_data: true,
+            journal_group: 0,
             added: Vec::new(),
             reshape: None,
             last_groups: None,
@@ -648,19 +653,6 @@ impl Geometry {
             _ => end - SUPERBLOCK_AREA_BYTES,
         }
     }
-}
-
-fn default_segment_bytes(device_bytes: u64) -> u64 {
-    if device_bytes >= 256 * MIB { MIB } else { 128 << 10 }
-}
-
-fn default_group_bytes(device_bytes: u64) -> u64 {
-    let largest = if device_bytes > 512 << 40 { 4 << 30 } else { GROUP_BYTES_DEFAULT };
-    (device_bytes / 8).next_power_of_two().clamp(2 * MIB, largest)
-}
-
-fn default_journal_bytes(device_bytes: u64) -> u64 {
-    (device_bytes / 64).next_power_of_two().clamp(JOURNAL_BYTES_MIN, JOURNAL_BYTES_DEFAULT)
 }
 
 fn check_options(

@@ -26,7 +26,10 @@ use crate::missed::{MISSED_MAX, MissedDisk, missed_to_disk, note_missed};
 use crate::reshape::ReshapeDisk;
 use crate::slots::Slots;
 
-use self::groups::{added_of, first_layout_of, has_own_members, ranges_of};
+use self::groups::{
+    added_of, first_layout_of, has_own_members, journal_group_of, not_implemented, ranges_of,
+    roles_of, roles_of_first,
+};
 pub use self::label::{LabelError, label_of};
 use self::reshape::{narrower, reshape_of, reshape_to_disk, verify_reshape};
 
@@ -37,7 +40,7 @@ pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Major version: readers refuse one that they do not know.
 pub const VERSION_MAJOR: u16 = 7;
 /// Minor version: readers ignore one that they do not know.
-pub const VERSION_MINOR: u16 = 2;
+pub const VERSION_MINOR: u16 = 3;
 /// Most busy groups.
 pub const BUSY_GROUPS_MAX: usize = 256;
 /// Most void intervals: past it the two oldest become one.
@@ -53,13 +56,6 @@ pub const DISK_GROUPS_MAX: usize = 8;
 pub const INCOMPATIBLE_KNOWN: u64 = 0;
 /// Read-only-compatible features that this software knows: none so far.
 pub const READ_ONLY_COMPATIBLE_KNOWN: u64 = 0;
-
-/// Roles of a disk group that holds everything: the first, unless data is elsewhere.
-const ROLES_ALL: u8 = 7;
-/// Roles of the first where data is elsewhere: metadata and the journal.
-const ROLES_WITHOUT_DATA: u8 = 6;
-/// Roles of one that was added.
-const ROLES_DATA: u8 = 1;
 
 const _: () = assert!(LABEL_BYTES == 64);
 
@@ -430,22 +426,6 @@ impl FoundDefect for SuperblockError {
     }
 }
 
-/// Returns what a pool has that the format describes and this software does not do: roles, and
-/// commits without a log. What of members it does not do `members.rs` says.
-fn not_implemented(disk: &SuperblockDisk) -> Option<&'static str> {
-    let [disk_group, added @ ..] = &disk.disk_groups;
-    let has_known_roles = |group: &DiskGroupDisk| matches!(group.roles, 0 | ROLES_DATA);
-    let checks = [
-        (
-            matches!(disk_group.roles, ROLES_ALL | ROLES_WITHOUT_DATA),
-            "a first disk group without metadata or journal",
-        ),
-        (added.iter().all(has_known_roles), "further disk groups for more than data"),
-        (disk.consistency == 0, "another way to commit than by a journal"),
-    ];
-    checks.iter().find(|(holds, _)| !holds).map(|&(_, what)| what)
-}
-
 impl Superblock {
     /// Verifies `bytes`, read from the place of copy `copy_index`, and returns its contents.
     ///
@@ -508,7 +488,8 @@ impl Superblock {
             group_table_offset: disk.group_table_offset.get(),
             groups_offset: disk.groups_offset.get(),
             first_stripe: own,
-            first_has_data: disk.disk_groups[0].roles != ROLES_WITHOUT_DATA,
+            first_has_data: disk.disk_groups[0].roles & groups::ROLES_DATA != 0,
+            journal_group: 0,
             added: Vec::new(),
             reshape,
             last_groups,
@@ -548,6 +529,10 @@ impl Superblock {
         }
         let added = added_of(disk)?;
         geometry.added = ranges_of(&geometry, &added, reshape.as_ref())?;
+        geometry.journal_group = journal_group_of(&geometry, &added)?;
+        if disk.disk_groups[0].roles != roles_of_first(&geometry) {
+            return Err(bad("disk_groups"));
+        }
         geometry.verify().map_err(bad)?;
         let groups = ((layout, &slots), added.as_slice());
         verify_reshape(&geometry, groups).map_err(bad)?;
@@ -730,7 +715,7 @@ impl Superblock {
             *to = membership.to_disk();
         }
         disk.disk_groups[0] = DiskGroupDisk {
-            roles: if geometry.first_has_data { ROLES_ALL } else { ROLES_WITHOUT_DATA },
+            roles: roles_of_first(geometry),
             state: DiskGroupState::Online.number(),
             member_bytes: disk.device_bytes,
             ..DiskGroupDisk::default()
@@ -740,7 +725,7 @@ impl Superblock {
             let at = usize::from(group.number);
             disk.layouts[at] = group.layout.to_disk_with(&group.slots, &group.lanes);
             disk.disk_groups[at] = DiskGroupDisk {
-                roles: ROLES_DATA,
+                roles: roles_of(group),
                 layout: group.number,
                 state: group.state.number(),
                 reserved: 0,

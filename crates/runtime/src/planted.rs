@@ -188,6 +188,8 @@ bugs! {
     GrownNotLabelled: "A pool uses what its devices are longer before its labels say so.",
     GrownUnwiped: "What lies where descriptors of a pool that grows will be is left there.",
     OldEndLeft: "Copies of the superblock stay where a device ended before it was longer.",
+    JournalNotCopied: "The journal moves to other devices without what a recovery needs of it.",
+    JournalNotWalked: "A device that takes the place of one with the journal gets none of it.",
     FlushOfFirstGroupOnly: "A flush makes what lies in the first disk group durable alone (VG2).",
     RoleForgotten: "Data is put into a disk group that has no role for it (GR1).",
     MetadataRoomForgotten: "Writers are promised map pages for which there is no room (G7).",

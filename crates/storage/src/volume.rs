@@ -33,6 +33,7 @@ mod durable;
 mod groups;
 mod growth;
 mod joining;
+mod journal_apart;
 mod lanes;
 mod lone;
 mod longer;
@@ -205,10 +206,11 @@ impl Volume {
         self.composite().map(|composite| composite.members())
     }
 
-    /// Returns each whole copy of the fixed regions as a volume of its own, whose groups are not to
-    /// be asked for; none where there is one device. For who has to know which copy says what.
+    /// Returns each whole copy of the fixed region that has byte `offset` as a volume of its own,
+    /// of which nothing else is to be asked for; none where there is one device. For who has to
+    /// know which copy says what.
     #[must_use]
-    pub fn fixed_copies(&self) -> Vec<Volume> {
+    pub fn fixed_copies(&self, offset: u64) -> Vec<Volume> {
         let Some(composite) = self.composite() else { return Vec::new() };
         let of_one = |device| {
             let volume = Volume { editions: Arc::default() };
@@ -217,7 +219,7 @@ impl Volume {
             volume.set_edition(0, Edition { device, composite, below, parts, geometry });
             volume
         };
-        composite.copies().into_iter().map(of_one).collect()
+        composite.copies(offset).into_iter().map(of_one).collect()
     }
 
     /// Looks for bytes that verify, where what was read from `place` does not: in each copy, or in
@@ -417,7 +419,8 @@ impl Volume {
         length_bytes: usize,
     ) -> Result<(), DeviceError> {
         self.check_fixed(RequestKind::Write, offset, to_u64(length_bytes))?;
-        let Some(members) = self.members() else { return Ok(()) };
+        let Some(composite) = self.composite() else { return Ok(()) };
+        let members = composite.members_at(offset);
         let bytes = SharedBytes::from(source.device().read(purpose, offset, length_bytes)?);
         let view = members.view();
         let is_other = |slot: &&Slot| {
@@ -483,7 +486,11 @@ impl Volume {
             };
             members.view().iter().all(has)
         };
-        self.device().info().has_write_through && self.members().is_none_or(all_have)
+        let journal_offset = self.geometry().journal_offset;
+        let has_all = |composite: &Arc<dyn Composite>| {
+            all_have(composite.members()) && all_have(composite.members_at(journal_offset))
+        };
+        self.device().info().has_write_through && self.composite().is_none_or(has_all)
     }
 
     /// Refuses a pool that is known to take no writes, before the first is tried.

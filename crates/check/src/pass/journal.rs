@@ -39,7 +39,7 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
 /// Notes the copies of the heads that can't be used, of each device, and the one of a closed pool
 /// that is older than its twin. If no head is left at all, the replay says so.
 fn heads(check: &mut Check<'_>) {
-    let copies = check.reader.fixed_copies();
+    let copies = check.reader.fixed_copies(check.reader.geometry.journal_offset);
     if copies.is_empty() {
         heads_of(check, "");
     }

@@ -20,7 +20,7 @@ type OnDevice = (Volume, Log);
 /// Finds the log that a mount takes, and has `reader` read it from then on. Tells in `notes` of
 /// copies that are not taken.
 pub(super) fn find(reader: &mut Reader, notes: &mut Vec<String>) -> Result<Log, Lost> {
-    let copies = reader.fixed_copies();
+    let copies = reader.fixed_copies(reader.geometry.journal_offset);
     if copies.is_empty() {
         return Log::find(reader);
     }
@@ -68,7 +68,7 @@ pub(super) fn find(reader: &mut Reader, notes: &mut Vec<String>) -> Result<Log, 
 /// As [`Log::is_at_rest`], on each copy: one that goes on decides, and one that is at rest is
 /// enough.
 pub(super) fn is_at_rest(reader: &mut Reader) -> Result<bool, Lost> {
-    let copies = reader.fixed_copies();
+    let copies = reader.fixed_copies(reader.geometry.journal_offset);
     if copies.is_empty() {
         return Log::is_at_rest(reader);
     }

@@ -41,7 +41,7 @@ impl Replay<'_> {
     /// Returns the group that is not home, of several devices the newest that one has whole.
     fn newest_group(&mut self, head: &JournalHead) -> Option<Group> {
         let log = self.reader.fixed.take();
-        let copies = self.reader.fixed_copies();
+        let copies = self.reader.fixed_copies(self.reader.geometry.double_write_offset);
         let copies =
             if copies.is_empty() { vec![None] } else { copies.into_iter().map(Some).collect() };
         let mut newest: Option<Group> = None;

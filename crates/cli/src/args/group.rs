@@ -13,6 +13,7 @@ use crate::size::ByteSize;
                         holdfast group add pool.hf single:more.hf --size 2G\n  \
                         holdfast group add pool.hf stripe:s0,s1,s2 --size 2G\n  \
                         holdfast group add pool.hf round-robin:r0,r1 --size 2G\n  \
+                        holdfast group add pool.hf mirror:j0,j1=journal\n  \
                         holdfast group remove pool.hf 1 --wait\n\n\
                         POOL is any device of the pool, or a directory that it is mounted on. A \
                         mounted pool is asked\nthrough its server; another is opened for the \
@@ -32,17 +33,20 @@ pub(crate) enum GroupCommand {
         /// The pool
         pool: PathBuf,
     },
-    /// Add a disk group: data goes there too from now on
+    /// Add a disk group: data goes there too from now on, or the journal lies there
     #[command(after_help = "Examples:\n  holdfast group add pool.hf single:/dev/sdb\n  \
                             holdfast group add pool.hf mirror:m0.hf,m1.hf=data --size 2G\n\n\
                             The first disk group keeps the metadata. A raid5 or a stripe can be \
                             of any width.\nA stripe that loses a device loses the data on it. A \
                             round-robin has each file on one of\nits devices, the next file on \
-                            the next.")]
+                            the next. With =journal, a single or a mirror, the journal\nmoves to \
+                            it at once, and no data goes there: commits wait for these devices \
+                            alone.\nThe pool cannot be opened without them. `group remove` moves \
+                            it back.")]
     Add {
         /// The pool
         pool: PathBuf,
-        /// The disk group: KIND:DEVICE,DEVICE[=data]
+        /// The disk group: KIND:DEVICE,DEVICE[=data|=journal]
         #[arg(value_parser = parse_group, value_name = "GROUP")]
         group: GroupSpec,
         /// Size of devices that are files and not there yet
@@ -57,7 +61,8 @@ pub(crate) enum GroupCommand {
                             Refused where it does not fit elsewhere, with the missing bytes. A \
                             job moves (`holdfast job\nlist|pause|resume`); it goes on after a \
                             crash, and when the pool is opened again. The devices\nare blank \
-                            when it has ended.")]
+                            when it has ended. One with the journal is gone at once: the journal \
+                            moves to\nthe first disk group.")]
     Remove {
         /// The pool
         pool: PathBuf,

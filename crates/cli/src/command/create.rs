@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
+use format::disk_group::Roles;
+
 use crate::args::CreateArgs;
 use crate::args::members::{GroupSpec, Role};
 use crate::backend::{Backend, CreateOptions, CreateReport, GroupToMake};
@@ -50,10 +52,10 @@ fn options_of(args: &CreateArgs) -> anyhow::Result<CreateOptions> {
     let specs = in_order(&args.groups).map_err(UsageError::new)?;
     let grouped = specs.iter().flat_map(|(group, _)| &group.devices);
     let devices: Vec<PathBuf> = args.device.iter().chain(grouped).cloned().collect();
-    let to_make = |(group, has_data): &(&GroupSpec, bool)| GroupToMake {
+    let to_make = |(group, roles): &(&GroupSpec, Roles)| GroupToMake {
         layout: group.layout,
         width: group.devices.len(),
-        has_data: *has_data,
+        roles: *roles,
     };
     let mut groups: Vec<GroupToMake> = specs.iter().map(to_make).collect();
     if groups.is_empty() {
@@ -81,34 +83,26 @@ fn options_of(args: &CreateArgs) -> anyhow::Result<CreateOptions> {
     })
 }
 
-/// Returns the disk groups, the one with the metadata first, and whether each has data.
-fn in_order(groups: &[GroupSpec]) -> Result<Vec<(&GroupSpec, bool)>, String> {
+/// Returns the disk groups, the one with the metadata first, and what beside metadata may lie on
+/// each.
+fn in_order(groups: &[GroupSpec]) -> Result<Vec<(&GroupSpec, Roles)>, String> {
     let has = |group: &GroupSpec, role| group.roles.as_ref().is_some_and(|own| own.contains(&role));
-    let (of_metadata, of_journal) = (
-        |group: &GroupSpec| has(group, Role::Metadata),
-        |group: &GroupSpec| has(group, Role::Journal),
-    );
-    if let Some(half) = groups.iter().find(|group| of_metadata(group) != of_journal(group)) {
-        let named = if of_metadata(half) { "metadata" } else { "journal" };
-        return Err(format!(
-            "metadata and journal lie in one disk group in this version, and one has only {named}: \
-             write =metadata,journal, with data if that is to lie there too"
-        ));
+    let named = |role| groups.iter().filter(|group| has(group, role)).count();
+    let (of_metadata, of_journal) = (named(Role::Metadata), named(Role::Journal));
+    if of_metadata > 1 || of_journal > 1 {
+        let role = if of_metadata > 1 { "metadata" } else { "journal" };
+        return Err(format!("one disk group has the role {role}: name it once"));
     }
-    let is_named = groups.iter().any(of_metadata);
-    if groups.iter().filter(|group| of_metadata(group)).count() > 1 {
-        return Err("one disk group has the metadata and the journal: name them once".to_owned());
-    }
-    // Where nobody says what has the metadata, the first of those that say nothing has all.
-    let first = match is_named {
-        true => groups.iter().position(of_metadata),
-        false => groups.iter().position(|group| group.roles.is_none()),
+    // Where nobody says what has the metadata, the first of those that say nothing has it.
+    let first = match of_metadata {
+        0 => groups.iter().position(|group| group.roles.is_none()),
+        _ => groups.iter().position(|group| has(group, Role::Metadata)),
     };
     let Some(first) = first else {
         return match groups.is_empty() {
             true => Ok(Vec::new()),
-            false => Err("no disk group has the metadata and the journal: write \
-                          =metadata,journal behind the devices of one"
+            false => Err("no disk group has the metadata: write =metadata behind the devices of \
+                          one, with data if that is to lie there too"
                 .to_owned()),
         };
     };
@@ -118,9 +112,13 @@ fn in_order(groups: &[GroupSpec]) -> Result<Vec<(&GroupSpec, bool)>, String> {
                     behind the devices of one, or leave its roles out"
             .to_owned());
     }
-    let mut ordered = vec![(&groups[first], has_data(&groups[first]))];
-    let others = groups.iter().enumerate().filter(|(at, _)| *at != first);
-    ordered.extend(others.map(|(_, group)| (group, true)));
+    let roles = |(at, group): (usize, &GroupSpec)| {
+        let journal = has(group, Role::Journal) || (of_journal == 0 && at == first);
+        Roles { data: has_data(group), journal }
+    };
+    let mut ordered: Vec<_> = groups.iter().zip(groups.iter().enumerate().map(roles)).collect();
+    let of_first = ordered.remove(first);
+    ordered.insert(0, of_first);
     Ok(ordered)
 }
 
@@ -149,9 +147,10 @@ mod tests {
         let groups: Result<Vec<GroupSpec>, String> =
             texts.iter().map(|text| parse_group(text)).collect();
         let groups = groups?;
-        let shown = |(group, has_data): (&GroupSpec, bool)| {
-            let data = if has_data { " with data" } else { "" };
-            format!("{}{data}", group.devices[0].display())
+        let shown = |(group, roles): (&GroupSpec, Roles)| {
+            let data = if roles.data { " with data" } else { "" };
+            let journal = if roles.journal { " with journal" } else { "" };
+            format!("{}{data}{journal}", group.devices[0].display())
         };
         let shown: Vec<String> = in_order(&groups)?.into_iter().map(shown).collect();
         Ok(shown.join(", "))
@@ -161,20 +160,27 @@ mod tests {
     /// be is refused by what to write.
     #[test]
     fn the_disk_group_with_the_metadata_comes_first() {
-        let cases: [(&[&str], &str); 5] = [
+        let cases: [(&[&str], &str); 9] = [
             (&[], ""),
-            (&["mirror:a,b"], "a with data"),
-            (&["single:a", "single:b"], "a with data, b with data"),
-            (&["single:a=data", "single:b"], "b with data, a with data"),
-            (&["single:d", "mirror:m,n=metadata,journal"], "m, d with data"),
+            (&["mirror:a,b"], "a with data with journal"),
+            (&["single:a", "single:b"], "a with data with journal, b with data"),
+            (&["single:a=data", "single:b"], "b with data with journal, a with data"),
+            (&["single:d", "mirror:m,n=metadata,journal"], "m with journal, d with data"),
+            (&["single:d=data", "mirror:m,n=metadata"], "m with journal, d with data"),
+            (&["single:j=journal", "single:a"], "a with data, j with journal"),
+            (
+                &["single:j=journal", "single:a", "single:b=metadata"],
+                "b, j with journal, a with data",
+            ),
+            (&["single:a=data,metadata", "mirror:j,k=journal"], "a with data, j with journal"),
         ];
         for (texts, expected) in cases {
             assert_eq!(ordered(texts).as_deref(), Ok(expected), "{texts:?}");
         }
         for (texts, words) in [
-            (&["single:a=metadata", "single:b=data"][..], "=metadata,journal"),
-            (&["single:a=journal", "single:b=data"], "only journal"),
-            (&["single:a=metadata,journal", "single:b=metadata,journal"], "once"),
+            (&["single:a=journal", "single:b=data"][..], "=metadata"),
+            (&["single:a=metadata", "single:b=metadata"], "once"),
+            (&["single:a", "single:b=journal", "single:c=journal"], "once"),
             (&["single:a=data", "single:b=data"], "behind the devices of one"),
             (&["single:a=metadata,journal"], "role data"),
         ] {

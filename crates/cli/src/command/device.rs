@@ -162,7 +162,7 @@ fn add_for_data(
         );
     }
     let (kind, devices) = (SINGLE.to_owned(), vec![device.to_owned()]);
-    let new = NewGroup { kind, devices, size_bytes, is_forced };
+    let new = NewGroup { kind, devices, size_bytes, is_forced, has_journal: false };
     let Answer::Groups(added) = at.ask(&Request::GroupAdd(new))? else {
         anyhow::bail!("{pool}: the server answered nonsense");
     };

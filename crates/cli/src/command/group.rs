@@ -90,10 +90,15 @@ pub(super) fn wait_until_gone(at: &Controlled, number: u8, output: &Output) -> a
 }
 
 fn add(group: &GroupSpec, size: Option<ByteSize>, is_forced: bool) -> anyhow::Result<Request> {
-    if !matches!(group.roles.as_deref(), None | Some([Role::Data])) {
-        let message = "a disk group that is added holds data alone: write =data, or leave it out";
-        return Err(UsageError::new(message).into());
-    }
+    let has_journal = match group.roles.as_deref() {
+        None | Some([Role::Data]) => false,
+        Some([Role::Journal]) => true,
+        Some(_) => {
+            let message = "a disk group that is added is for data or for the journal alone: write \
+                           =data or =journal, or leave it out for data";
+            return Err(UsageError::new(message).into());
+        }
+    };
     let missing = group.devices.iter().find(|path| !path.exists());
     if let (None, Some(missing)) = (size, missing) {
         let message = format!(
@@ -108,6 +113,7 @@ fn add(group: &GroupSpec, size: Option<ByteSize>, is_forced: bool) -> anyhow::Re
         devices: devices?,
         size_bytes: size.map(|size| size.0),
         is_forced,
+        has_journal,
     }))
 }
 

@@ -17,6 +17,9 @@ pub struct NewGroup {
     pub size_bytes: Option<u64>,
     /// Whether what is on them is overwritten.
     pub is_forced: bool,
+    /// Whether the journal moves to it, and no data: a `single` or a `mirror`.
+    #[serde(default)]
+    pub has_journal: bool,
 }
 
 /// What a pool tells of a disk group.

@@ -150,9 +150,9 @@ fn plans_of(groups: &[GroupToMake], sizes: &[u64]) -> Vec<engine::GroupPlan> {
     let plan = |group: &GroupToMake| {
         let (own, others) = rest.split_at(group.width.min(rest.len()));
         rest = others;
-        let (layout, has_data) = (group.layout, group.has_data);
+        let (layout, roles) = (group.layout, group.roles);
         let member_bytes = own.iter().copied().min().unwrap_or(0);
-        engine::GroupPlan { layout, members: own.len(), member_bytes, has_data }
+        engine::GroupPlan { layout, members: own.len(), member_bytes, roles }
     };
     groups.iter().map(plan).collect()
 }
@@ -331,8 +331,8 @@ fn make(
             let new = |group: &GroupToMake| {
                 let (own, others) = rest.split_at(group.width.min(rest.len()));
                 rest = others;
-                let (layout, has_data) = (group.layout, group.has_data);
-                engine::NewDiskGroup { layout, devices: own.to_vec(), has_data }
+                let (layout, roles) = (group.layout, group.roles);
+                engine::NewDiskGroup { layout, devices: own.to_vec(), roles }
             };
             let groups: Vec<engine::NewDiskGroup> = groups.iter().map(new).collect();
             engine::Pool::create_groups(&groups, &SystemClock::new(), plan)

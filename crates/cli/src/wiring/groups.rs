@@ -37,12 +37,13 @@ pub(super) fn list(path: &Path, pool: &Pool) -> Result<Vec<GroupFacts>, BackendE
     Ok(groups.into_iter().map(facts).collect())
 }
 
-fn roles_of(group: &DiskGroupStatus) -> &'static [&'static str] {
-    match (group.has_data, group.has_metadata) {
-        (true, true) => &["data", "metadata", "journal"],
-        (false, _) => &["metadata", "journal"],
-        (true, false) => &["data"],
-    }
+fn roles_of(group: &DiskGroupStatus) -> Vec<&'static str> {
+    let all = [
+        (group.has_data, "data"),
+        (group.has_metadata, "metadata"),
+        (group.has_journal, "journal"),
+    ];
+    all.into_iter().filter(|(has, _)| *has).map(|(_, role)| role).collect()
 }
 
 /// Returns what the status of a pool says of a disk group: how full it is once that is counted.
@@ -99,7 +100,8 @@ fn add_on(
     }
     let random = random_bytes()?;
     let mut files = Vec::with_capacity(new.devices.len());
-    let mut group = volume::NewGroup { layout, devices: Vec::with_capacity(new.devices.len()) };
+    let devices = Vec::with_capacity(new.devices.len());
+    let mut group = volume::NewGroup { layout, devices, has_journal: new.has_journal };
     for (number, path) in (0..).zip(&new.devices) {
         let device = device_for(path, new, made)?;
         let mut id: [u8; 16] = *random.first_chunk().expect("16 of 64 bytes");

@@ -358,7 +358,11 @@ mod tests {
         let pool = Pool::open(shared(0), clock, OpenOptions::default()).expect("just made");
         for at in [1, 2] {
             let id = [u8::try_from(at).expect("small"); 16];
-            let group = NewGroup { layout: Layout::Single, devices: vec![(shared(at), id)] };
+            let group = NewGroup {
+                layout: Layout::Single,
+                devices: vec![(shared(at), id)],
+                has_journal: false,
+            };
             pool.add_disk_group(&group).expect("it fits");
         }
         pool.close().expect("nothing fails");

@@ -27,6 +27,7 @@
 //! - W4: A journal of which a writer panicked has failed: chunks may be neither in the log nor on
 //!   the list any more.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -37,6 +38,7 @@ use format::page::stamp;
 use runtime::planted::{self, Planted};
 use storage::device::{Operation, Purpose, SharedBytes};
 
+use super::copies::active_pieces;
 use super::log::SealedChunk;
 use super::waiters::{CALLBACKS_MAX, CommitDelay, CommitWaiters};
 use super::{Class, Journal, State, commit_record_bytes, ring_bytes};
@@ -418,6 +420,30 @@ impl Journal {
             self.state.lock().log.durable = reached;
         }
         Ok(())
+    }
+
+    /// Calls `change` while nobody writes the log or its heads, with the bytes of the pool that a
+    /// recovery would read of it: so that the journal can lie elsewhere from then on. What waits
+    /// for a commit waits meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::vnode::api::FsError::ReadOnly`]: the journal has failed, and `change` was not
+    /// called.
+    pub(crate) fn while_at_rest<T>(&self, change: impl FnOnce(&[Range<u64>]) -> T) -> FsResult<T> {
+        // LOCK: the checkpointer before the writer, as a checkpoint has them.
+        let _checkpointer = self.checkpointer.lock();
+        let _writer = self.writer_unless(|_| false)?;
+        let geometry = self.volume.geometry();
+        let (tail, end) = {
+            let state = self.state.lock();
+            (state.tail, state.log.position())
+        };
+        let heads = geometry.journal_offset;
+        let heads = heads..heads + format::geometry::JOURNAL_HEADS * 4096;
+        let pieces = active_pieces(geometry, tail, end).into_iter().map(|(_, piece)| piece);
+        let bytes: Vec<Range<u64>> = std::iter::once(heads).chain(pieces).collect();
+        Ok(change(&bytes))
     }
 
     /// Waits until nobody writes the log and lets the caller do so; `None` if `is_done` says that

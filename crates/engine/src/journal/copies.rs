@@ -9,7 +9,12 @@
 //! because a member is gone. Therefore the log that is replayed, its head and the double-write area
 //! are made equal on all members, durably, before anything is written home (`docs/decisions/0060`).
 //!
+//! The log may lie on other members than the double-write area (`docs/decisions/0103`): each of the
+//! two has copies of its own.
+//!
 //! On one device nothing of this reads or writes anything.
+
+use std::ops::Range;
 
 use format::double_write::DoubleWriteHead;
 use format::geometry::{DOUBLE_WRITE_ENTRIES_PER_HEAD, Geometry, JOURNAL_HEADS};
@@ -52,7 +57,7 @@ pub(crate) fn head_at_rest(
     volume: &Volume,
     pool_id: PoolId,
 ) -> Result<Option<JournalHead>, RecoveryError> {
-    let copies = volume.fixed_copies();
+    let copies = volume.fixed_copies(volume.geometry().journal_offset);
     if copies.is_empty() {
         return head_at_rest_of(volume, pool_id);
     }
@@ -82,7 +87,7 @@ impl Newest for Option<JournalHead> {
 
 /// Reads the log that goes furthest, and makes the other copies equal to it, durably.
 pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, RecoveryError> {
-    let mut copies = volume.fixed_copies();
+    let mut copies = volume.fixed_copies(volume.geometry().journal_offset);
     if copies.is_empty() {
         return Log::read(volume, pool_id);
     }
@@ -91,9 +96,9 @@ pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, Reco
         if planted::is(Planted::LogsNotMadeEqual) {
             return Ok(log);
         }
-        let made = make_equal(volume, &copies[source], &log).map_err(RecoveryError::from);
-        match made.and_then(|()| make_double_writes_equal(volume, pool_id, &copies)) {
+        match make_equal(volume, &copies[source], &log) {
             Ok(()) => {
+                make_double_writes_equal(volume, pool_id)?;
                 // CRASH: from here on every member gives the same log.
                 volume.flush(Purpose::Journal)?;
                 return Ok(log);
@@ -104,7 +109,7 @@ pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, Reco
                 tracing::warn!("{error}; the log of another member is taken");
                 copies.remove(source);
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -164,23 +169,35 @@ fn make_equal(volume: &Volume, source: &Volume, log: &Log) -> Result<(), DeviceE
     let geometry = volume.geometry();
     let heads = geometry.journal_offset;
     volume.copy_fixed(source, Purpose::Journal, heads, index_wide(JOURNAL_HEADS * 4096))?;
-    let (ring, ring_offset) = (ring_bytes(geometry), heads + JOURNAL_HEADS * 4096);
-    let tail = log.heads.newest.tail.0 / 4096 * 4096;
-    let end = (log.end.0 + wide(CHUNK_BYTES_MAX)).next_multiple_of(4096).min(tail + ring);
-    let mut at = tail;
-    while at < end {
-        let in_ring = at % ring;
-        let length = PIECE_BYTES.min(end - at).min(ring - in_ring);
-        let offset = ring_offset + in_ring;
+    for (at, bytes) in active_pieces(geometry, log.heads.newest.tail, log.end) {
+        let (offset, length) = (bytes.start, bytes.end - bytes.start);
         match volume.copy_fixed(source, Purpose::Journal, offset, index_wide(length)) {
             Err(DeviceError::Io { .. }) if at + length > log.end.0 => {
                 copy_pages(volume, source, (at, at + length), (offset, log.end))?;
             }
             copied => copied?,
         }
-        at += length;
     }
     Ok(())
+}
+
+/// Returns the pieces of the ring that have the log from `tail` to `end`, and as much behind it as
+/// a chunk may be long: for each the position in the log of its first byte, and its bytes of the
+/// pool.
+pub(super) fn active_pieces(geometry: &Geometry, tail: Lsn, end: Lsn) -> Vec<(u64, Range<u64>)> {
+    let (ring, ring_offset) =
+        (ring_bytes(geometry), geometry.journal_offset + JOURNAL_HEADS * 4096);
+    let tail = tail.0 / 4096 * 4096;
+    let end = (end.0 + wide(CHUNK_BYTES_MAX)).next_multiple_of(4096).min(tail + ring);
+    let (mut at, mut pieces) = (tail, Vec::new());
+    while at < end {
+        let in_ring = at % ring;
+        let length = PIECE_BYTES.min(end - at).min(ring - in_ring);
+        let offset = ring_offset + in_ring;
+        pieces.push((at, offset..offset + length));
+        at += length;
+    }
+    pieces
 }
 
 /// As `make_equal`, for positions of the log, whose first is at byte `offset`, page by page: a page
@@ -206,25 +223,40 @@ fn copy_pages(
 }
 
 /// Copies the double-write area of the member that has the newest whole group, or else its newest
-/// head, to all others.
-fn make_double_writes_equal(
-    volume: &Volume,
-    pool_id: PoolId,
-    copies: &[Volume],
-) -> Result<(), RecoveryError> {
-    let geometry = volume.geometry();
-    let mut newest: Option<((bool, u64), &Volume, u64)> = None;
-    for copy in copies {
+/// head, to all others. Where that cannot be read any more, that of another.
+fn make_double_writes_equal(volume: &Volume, pool_id: PoolId) -> Result<(), RecoveryError> {
+    let mut copies = volume.fixed_copies(volume.geometry().double_write_offset);
+    loop {
+        let Some((source, pages)) = newest_double_write(&copies, pool_id) else { return Ok(()) };
+        match copy_double_write(volume, &copies[source], pages) {
+            Err(error) if copies.len() > 1 => {
+                tracing::warn!("{error}; the double-write area of another member is taken");
+                copies.remove(source);
+            }
+            copied => return Ok(copied?),
+        }
+    }
+}
+
+/// Returns which of `copies` has the newest group, and how many pages of it are to be copied.
+fn newest_double_write(copies: &[Volume], pool_id: PoolId) -> Option<(usize, u64)> {
+    let mut newest: Option<((bool, u64), usize, u64)> = None;
+    for (at, copy) in copies.iter().enumerate() {
+        let geometry = copy.geometry();
         let Ok(first) = read_double_write_head(copy, pool_id, 0) else { continue };
         let (sequence, pages) = first.as_ref().map_or((0, 0), |f| (f.sequence, f.page_count));
         let group = first.map(|first| read_group(copy, pool_id, geometry, &first));
         let is_whole = matches!(group, Some(Ok(Some(_))));
         let (rank, pages) = ((is_whole, sequence), if is_whole { pages } else { 0 });
         if newest.is_none_or(|(other, ..)| rank > other) {
-            newest = Some((rank, copy, pages));
+            newest = Some((rank, at, pages));
         }
     }
-    let Some((_, source, pages)) = newest else { return Ok(()) };
+    newest.map(|(_, at, pages)| (at, pages))
+}
+
+fn copy_double_write(volume: &Volume, source: &Volume, pages: u64) -> Result<(), DeviceError> {
+    let geometry = volume.geometry();
     for index in 0..heads_of(geometry) {
         let offset = DoubleWriteHead::head_offset(geometry, index);
         volume.copy_fixed(source, Purpose::DoubleWrite, offset, 4096)?;

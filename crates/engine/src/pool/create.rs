@@ -12,7 +12,7 @@ use format::anode::{
     ANODE_MAP_ANODE, Anode, DiskTime, FIRST_FILE_ANODE, ORPHAN_ANODE, slot_offset,
 };
 use format::bitmap;
-use format::disk_group::{DiskGroup, DiskGroupState};
+use format::disk_group::{DiskGroup, DiskGroupState, Roles, may_have_journal};
 use format::fileset::{COUNTS_BYTES, Fileset, NamePart, ROOT_FILESET, ROOT_SLOT, counts_offset};
 use format::geometry::{Beside, Geometry, GeometryOptions, POOL_BYTES_MIN};
 use format::group::{GROUP_ENTRY_BYTES, TABLE_BITMAP_OFFSET, entry_offset};
@@ -127,14 +127,15 @@ impl CreateOptions {
     /// See [`OpenError`].
     pub fn plan_groups(&self, groups: &[GroupPlan]) -> Result<Layouts, OpenError> {
         let Some((first, others)) = groups.split_first() else { return Err(OpenError::NoData) };
-        if !first.has_data && others.is_empty() {
+        if !groups.iter().any(|group| group.roles.data) {
             return Err(OpenError::NoData);
         }
+        check_roles(first, others)?;
         if groups.len() > DISK_GROUPS_MAX {
             return Err(AddGroupError::TooMany.into());
         }
         let mut beside = Beside::default();
-        for group in others {
+        for group in others.iter().filter(|group| group.roles.data) {
             let widths = group.layout.widths();
             if !widths.contains(&group.members) {
                 return Err(wrong_width(group.layout, group.members, &widths));
@@ -154,13 +155,18 @@ impl CreateOptions {
         let mut of_first = self.clone();
         of_first.geometry.device_bytes = first.member_bytes;
         let mut geometry = of_first.plan_beside(first.layout, first.members, &beside)?;
-        geometry.first_has_data = first.has_data;
+        geometry.first_has_data = first.roles.data;
         let (mut added, mut slot) = (Vec::new(), first.members);
         for (number, group) in (1..).zip(others) {
             let slots = slot..slot + group.members;
             slot = slots.end;
             let slots = slots.into();
             let made = plan_other(&geometry, number, group, slots)?;
+            if made.has_journal {
+                geometry.journal_group = number;
+                added.push(made);
+                continue;
+            }
             let ranges = geometry.ranges_of(&made, made.slots.len());
             geometry.added.extend(ranges.into_iter().flatten());
             added.push(made);
@@ -181,8 +187,8 @@ pub struct GroupPlan {
     pub members: usize,
     /// Bytes of the smallest.
     pub member_bytes: u64,
-    /// Whether data may lie there.
-    pub has_data: bool,
+    /// What may lie there.
+    pub roles: Roles,
 }
 
 /// Where everything of a new pool lies.
@@ -201,8 +207,8 @@ pub struct NewDiskGroup {
     pub layout: Layout,
     /// Its devices.
     pub devices: Vec<SharedDevice>,
-    /// Whether data may lie there.
-    pub has_data: bool,
+    /// What may lie there.
+    pub roles: Roles,
 }
 
 impl NewDiskGroup {
@@ -212,7 +218,7 @@ impl NewDiskGroup {
             layout: self.layout,
             members: self.devices.len(),
             member_bytes: sizes.min().unwrap_or(0),
-            has_data: self.has_data,
+            roles: self.roles,
         }
     }
 }
@@ -221,6 +227,20 @@ fn stripe_on(layout: Layout, members: usize) -> Result<StripeShape, OpenError> {
     let widths = layout.widths();
     let stripe = widths.contains(&members).then(|| layout.stripe(members)).flatten();
     stripe.ok_or_else(|| wrong_width(layout, members, &widths))
+}
+
+/// Refuses roles that a pool cannot have: the journal is in one disk group, and there it is with
+/// the metadata or alone, in a single or a mirror (DG4).
+fn check_roles(first: &GroupPlan, others: &[GroupPlan]) -> Result<(), OpenError> {
+    let own = others.iter().filter(|group| group.roles.journal);
+    if own.clone().count() + usize::from(first.roles.journal) != 1 {
+        return Err(OpenError::Journals);
+    }
+    if own.clone().any(|group| group.roles.data) {
+        return Err(OpenError::JournalWithData);
+    }
+    let odd = own.clone().find(|group| !may_have_journal(group.layout));
+    odd.map_or(Ok(()), |group| Err(OpenError::JournalLayout { kind: group.layout.word() }))
 }
 
 /// Returns a disk group beside the first of a new pool, as large as its members allow.
@@ -236,6 +256,14 @@ fn plan_other(
     }
     if geometry.fragment_bytes() != wide(PAGE_BYTES) {
         return Err(AddGroupError::Fragment { bytes: geometry.fragment_bytes() }.into());
+    }
+    if group.roles.journal {
+        let made = geometry.plan_journal(number, group.layout, slots, group.member_bytes);
+        let made = made.ok_or(OpenError::JournalTooSmall {
+            found_bytes: group.member_bytes,
+            needed_bytes: geometry.journal_member_bytes(),
+        })?;
+        return Ok(DiskGroup { state: DiskGroupState::Online, ..made });
     }
     let made = geometry.plan_added(number, group.layout, slots, group.member_bytes);
     let made = made.filter(|_| group.member_bytes >= POOL_BYTES_MIN);
@@ -301,8 +329,8 @@ impl Pool {
     }
 
     /// Makes a pool of disk groups: the first has the fixed regions and all metadata, and data if
-    /// it says so; the others have data. The first has as many bytes of each device as the smallest
-    /// of its devices, whatever the options say.
+    /// it says so; the others have data, or one of them the journal. The first has as many bytes of
+    /// each device as the smallest of its devices, whatever the options say.
     ///
     /// # Errors
     ///

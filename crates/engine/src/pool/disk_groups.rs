@@ -112,8 +112,10 @@ pub struct DiskGroupStatus {
     pub state: DiskGroupState,
     /// Slots of its members.
     pub slots: Slots,
-    /// Whether it has metadata and the fixed regions.
+    /// Whether it has metadata and the fixed regions but the journal.
     pub has_metadata: bool,
+    /// Whether it has the journal.
+    pub has_journal: bool,
     /// Whether data may lie there.
     pub has_data: bool,
     /// Its allocation groups.
@@ -167,7 +169,8 @@ impl Pool {
                 state: group.map_or(DiskGroupState::Online, |group| group.state),
                 slots: group.map_or_else(|| slots.clone(), |group| group.slots.clone()),
                 has_metadata: group.is_none(),
-                has_data: group.is_some() || geometry.first_has_data,
+                has_journal: group.map_or(0, |group| group.number) == geometry.journal_group,
+                has_data: group.map_or(geometry.first_has_data, |group| !group.has_journal),
                 allocation_groups,
                 member_bytes: group.map_or(geometry.member_bytes(), |group| group.member_bytes),
                 total_bytes: bytes(space.capacity),
@@ -209,6 +212,9 @@ impl Pool {
         };
         if state()? == DiskGroupState::Leaving {
             return Ok(());
+        }
+        if self.volume().geometry().journal_group == number {
+            return self.take_journal_back(number);
         }
         // What was freed, and what memory holds, counts as it is.
         self.core.sync_all()?;
@@ -276,6 +282,34 @@ impl Pool {
         })
     }
 
+    /// Moves the journal to the first disk group; the one that had it is gone when this returns.
+    fn take_journal_back(&self, number: u8) -> Result<(), DiskGroupError> {
+        self.checkpoint()?;
+        let moved = self.core.store.journal.while_at_rest(|active| {
+            let volume = self.volume();
+            let changing = volume.changing();
+            // Somebody else may have had it before.
+            if volume.geometry().journal_group != number {
+                return Err(DiskGroupError::None { number });
+            }
+            Ok(self.stop_if_needed(changing.take_journal_back(active))?)
+        });
+        moved?
+    }
+
+    /// Makes `new` the disk group that has the journal.
+    fn add_journal(&self, new: &NewGroup) -> Result<u8, DiskGroupError> {
+        // So that little is copied.
+        self.checkpoint()?;
+        let moved = self.core.store.journal.while_at_rest(|active| {
+            let mut superblock = self.superblock.lock();
+            let volume = self.volume();
+            let added = volume.changing().add_journal(&mut superblock, new, active);
+            Ok(self.stop_if_needed(added)?)
+        });
+        moved?
+    }
+
     /// Goes on with disk groups that leave.
     pub(super) fn resume_evacuations(&self) {
         let (.., added) = self.disk_group_table();
@@ -287,11 +321,16 @@ impl Pool {
     /// Adds a disk group. Its room counts, and data goes there, when this returns. The labels say
     /// so then, durably; a crash before leaves the pool with all of it or as it was. What can't be
     /// read of the group table is found before: then nothing is added, and the devices are blank.
+    /// One for the journal has it when this returns; who waits for a commit waits meanwhile.
     ///
     /// # Errors
     ///
     /// See [`DiskGroupError`].
     pub fn add_disk_group(&self, new: &NewGroup) -> Result<u8, DiskGroupError> {
+        if new.has_journal {
+            self.check_members_change()?;
+            return self.add_journal(new);
+        }
         self.add_with(|changing, superblock, look| changing.add_group(superblock, new, look))
     }
 

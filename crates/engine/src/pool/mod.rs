@@ -167,6 +167,32 @@ pub enum OpenError {
     /// Give a disk group the role data.
     #[error("no disk group has the role data: files could have no content")]
     NoData,
+    /// Give one disk group the role journal.
+    #[error("one disk group has the journal, and no other: name it once")]
+    Journals,
+    /// Give the journal, or the data, devices of their own.
+    #[error(
+        "a disk group has the journal and data and no metadata: the journal lies with the \
+         metadata, or on devices of its own"
+    )]
+    JournalWithData,
+    /// Make that disk group a single or a mirror.
+    #[error("the journal cannot lie on a {kind}: give it a single or a mirror")]
+    JournalLayout {
+        /// What it was to lie on.
+        kind: &'static str,
+    },
+    /// Give a larger device, or a smaller journal.
+    #[error(
+        "a device for the journal has {found_bytes} bytes, and {needed_bytes} are needed: give a \
+         larger one, or a smaller journal (--journal-size)"
+    )]
+    JournalTooSmall {
+        /// The smallest.
+        found_bytes: u64,
+        /// What each needs.
+        needed_bytes: u64,
+    },
     /// A disk group cannot be one of the pool.
     #[error(transparent)]
     Group(#[from] AddGroupError),

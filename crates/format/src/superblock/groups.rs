@@ -1,15 +1,52 @@
 //! The disk groups of a superblock: what its bytes say of them, and how they change.
 
 use super::reshape::narrower;
-use super::{DISK_GROUPS_MAX, Superblock, SuperblockDisk, SuperblockError};
+use super::{DISK_GROUPS_MAX, DiskGroupDisk, Superblock, SuperblockDisk, SuperblockError};
 
-use crate::disk_group::{DiskGroup, DiskGroupState, GroupRange};
+use crate::disk_group::{DiskGroup, DiskGroupState, GroupRange, may_have_journal};
 use crate::geometry::Geometry;
 use crate::ids::SEQUENCE_MAX;
 use crate::lanes::Lanes;
 use crate::members::{Layout, LayoutDisk, Member, lanes_of, layout_of};
 use crate::reshape::Reshape;
 use crate::slots::Slots;
+
+/// Roles of a disk group that holds everything: the first, unless data is elsewhere.
+const ROLES_ALL: u8 = 7;
+/// Roles of the first where data is elsewhere: metadata and the journal.
+const ROLES_WITHOUT_DATA: u8 = 6;
+/// Roles of one that was added: data, or the journal, which the first does not have then.
+pub(super) const ROLES_DATA: u8 = 1;
+const ROLES_JOURNAL: u8 = 4;
+
+/// Returns what a pool has that the format describes and this software does not do: roles, and
+/// commits without a log. What of members it does not do `members.rs` says.
+pub(super) fn not_implemented(disk: &SuperblockDisk) -> Option<&'static str> {
+    let [disk_group, added @ ..] = &disk.disk_groups;
+    let has_known_roles =
+        |group: &DiskGroupDisk| matches!(group.roles, 0 | ROLES_DATA | ROLES_JOURNAL);
+    let of_first = disk_group.roles | ROLES_JOURNAL;
+    let checks = [
+        (matches!(of_first, ROLES_ALL | ROLES_WITHOUT_DATA), "a first disk group without metadata"),
+        (
+            added.iter().all(has_known_roles),
+            "further disk groups for more than data, or than the journal",
+        ),
+        (disk.consistency == 0, "another way to commit than by a journal"),
+    ];
+    checks.iter().find(|(holds, _)| !holds).map(|&(_, what)| what)
+}
+
+/// Returns the roles of the first disk group.
+pub(super) fn roles_of_first(geometry: &Geometry) -> u8 {
+    let all = if geometry.first_has_data { ROLES_ALL } else { ROLES_WITHOUT_DATA };
+    if geometry.journal_group == 0 { all } else { all & !ROLES_JOURNAL }
+}
+
+/// Returns the roles of a disk group that was added.
+pub(super) fn roles_of(group: &DiskGroup) -> u8 {
+    if group.has_journal { ROLES_JOURNAL } else { ROLES_DATA }
+}
 
 /// Returns the disk groups that were added.
 pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, SuperblockError> {
@@ -25,7 +62,17 @@ pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, Superblo
         let lanes = lanes_of(own, (layout, slots.len()))?;
         let state = DiskGroupState::of_number(found.state).ok_or_else(|| bad.clone())?;
         let (first_group, member_bytes) = (found.first_group.get(), found.member_bytes.get());
-        added.push(DiskGroup { number, layout, state, slots, first_group, member_bytes, lanes });
+        let has_journal = found.roles == ROLES_JOURNAL;
+        added.push(DiskGroup {
+            number,
+            layout,
+            state,
+            has_journal,
+            slots,
+            first_group,
+            member_bytes,
+            lanes,
+        });
     }
     Ok(added)
 }
@@ -60,7 +107,9 @@ pub(super) fn ranges_of(
     reshape: Option<&Reshape>,
 ) -> Result<Vec<GroupRange>, SuperblockError> {
     let mut ranges = Vec::new();
-    for group in added.iter().filter(|group| group.state != DiskGroupState::Adding) {
+    let has_range =
+        |group: &&DiskGroup| group.state != DiskGroupState::Adding && !group.has_journal;
+    for group in added.iter().filter(has_range) {
         let members = group.slots.len() - narrower(reshape, group.number);
         let stripe = group.layout.stripe(members);
         if stripe.is_some() && !geometry.can_have_stripes() {
@@ -72,6 +121,20 @@ pub(super) fn ranges_of(
         ranges.extend(own.into_iter().map(|range| GroupRange { is_leaving, ..range }));
     }
     Ok(ranges)
+}
+
+/// Returns the number of the disk group that has the journal (DG4).
+pub(super) fn journal_group_of(
+    geometry: &Geometry,
+    added: &[DiskGroup],
+) -> Result<u8, SuperblockError> {
+    let mut own = added.iter().filter(|group| group.has_journal);
+    let Some(group) = own.next() else { return Ok(0) };
+    let is_large_enough = group.member_bytes >= geometry.journal_member_bytes();
+    if own.next().is_some() || !may_have_journal(group.layout) || !is_large_enough {
+        return Err(SuperblockError::BadField { field: "disk_groups" });
+    }
+    Ok(if group.state == DiskGroupState::Online { group.number } else { 0 })
 }
 
 /// What a number that rises in a label must be below its largest value, so that no opening of the
@@ -101,6 +164,7 @@ impl Superblock {
     pub fn place_added(&mut self) -> Result<(), SuperblockError> {
         let mut geometry = self.geometry.clone();
         geometry.added = ranges_of(&geometry, &self.added, geometry.reshape.as_ref())?;
+        geometry.journal_group = journal_group_of(&geometry, &self.added)?;
         geometry.verify().map_err(|field| SuperblockError::BadField { field })?;
         self.geometry = geometry;
         Ok(())
@@ -117,6 +181,9 @@ impl Superblock {
         let out: Vec<usize> = out.flat_map(|group| group.slots).collect();
         out.into_iter().for_each(|slot| self.free_slot(slot));
         self.geometry.added.retain(|range| range.disk_group != number);
+        if self.geometry.journal_group == number {
+            self.geometry.journal_group = 0;
+        }
         // What was to be moved is elsewhere, or nowhere.
         self.geometry.reshape.take_if(|reshape| reshape.disk_group == number);
         self.geometry.last_groups.take_if(|last| last.disk_group == number);
@@ -213,6 +280,7 @@ impl Superblock {
             of.lanes = Lanes::in_a_row(1);
         }
         let group = DiskGroup {
+            has_journal: false,
             number,
             layout: Layout::Single,
             state: DiskGroupState::Leaving,

@@ -101,18 +101,26 @@ pub enum ParityMended {
 
 /// A layout over several devices. As a [`Device`] it is the linear space of the pool.
 pub trait Composite: Device {
-    /// Returns its members; of several disk groups those of the first, which have the fixed
-    /// regions.
+    /// Returns its members; of several disk groups those of the first.
     fn members(&self) -> &Arc<MemberSet>;
+
+    /// Returns the members that have byte `offset` of the fixed regions.
+    fn members_at(&self, offset: u64) -> &Arc<MemberSet> {
+        let _ = offset;
+        self.members()
+    }
 
     /// Holds a range, in bytes of the pool, against writers; `None` while one is at it.
     fn try_hold(&self, range: Range<u64>) -> Option<Hold> {
         self.members().try_hold(range)
     }
 
-    /// Returns each member that may be read, as a device with a whole copy of the fixed regions at
-    /// their offsets in the pool.
-    fn copies(&self) -> Vec<SharedDevice>;
+    /// Returns each member that may be read and has byte `offset` of the fixed regions, as a device
+    /// with a whole copy of that region at its offset in the pool.
+    fn copies(&self, offset: u64) -> Vec<SharedDevice> {
+        let view = self.members_at(offset).view();
+        view.iter().filter_map(|slot| slot.readable().map(Arc::clone)).collect()
+    }
 
     /// Reads a range of the pool as copy number `copy` has it, of those that may be read; `None`:
     /// there is no such copy.

@@ -3,12 +3,15 @@
 //!
 //! The first part has the fixed regions and the allocation groups of the first disk group; each
 //! other the allocation groups of one that was added, which lie on its members from
-//! [`ADDED_GROUPS_OFFSET`] on. `format::disk_group` says which byte of the pool belongs to whom.
-//! The end of the space, where the last copies of the superblock lie, is that of the first part.
+//! [`ADDED_GROUPS_OFFSET`] on. Where a disk group is for the journal, that is cut out of the first
+//! part: it lies at the same bytes on the members of the other. `format::disk_group` says which
+//! byte of the pool belongs to whom. The end of the space, where the last copies of the superblock
+//! lie, is that of the first part.
 //!
 //! # Invariants
 //!
-//! - VG1: A request lies in one part, and is refused otherwise: no group lies in two.
+//! - VG1: A request lies in one part, and is refused otherwise: no group lies in two. So no byte of
+//!   the journal is asked of the first disk group while another has it.
 //! - VG2: A flush is answered when every part has flushed: what a commit points to may lie in any.
 //!
 //! Not here: how a part comes to be one (`growth.rs`).
@@ -28,7 +31,7 @@ use super::striped::RowsKnown;
 use crate::convert::to_u64;
 use crate::device::{
     AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose,
-    Redundancy, RequestKind, SharedDevice, Ticket,
+    Redundancy, RequestKind, Ticket,
 };
 
 /// A disk group, or a member of one whose members have allocation groups of their own, and which
@@ -50,6 +53,8 @@ struct Placed {
     bytes: Range<u64>,
     /// Byte of the part at which they begin.
     offset: u64,
+    /// Whether the part is there already, with other bytes: what goes to all parts goes to it once.
+    is_rest: bool,
 }
 
 impl Placed {
@@ -89,7 +94,25 @@ impl Groups {
         let space_end = geometry.space_end();
         let has_more = space_end > geometry.device_bytes;
         info.size_bytes = if has_more { space_end + label_bytes } else { info.size_bytes };
-        let mut parts = vec![Placed { part: first, bytes: 0..end, offset: 0 }];
+        let whole = Placed { part: first, bytes: 0..end, offset: 0, is_rest: false };
+        let has_journal = |part: &&Part| part.disk_group == geometry.journal_group;
+        let mut parts = match added.iter().find(has_journal) {
+            Some(part) => {
+                let (journal, more) = (geometry.journal_range(), part.composite.info());
+                info.name = format!("{}, {}", info.name, more.name);
+                info.is_read_only |= more.is_read_only;
+                info.has_write_through &= more.has_write_through;
+                info.sector_bytes = info.sector_bytes.max(more.sector_bytes);
+                let (before, behind) = (0..journal.start, journal.end..end);
+                let (part, offset) = (part.clone(), journal.start);
+                vec![
+                    Placed { bytes: before, ..whole.clone() },
+                    Placed { part, bytes: journal, offset, is_rest: false },
+                    Placed { offset: behind.start, bytes: behind, is_rest: true, ..whole },
+                ]
+            }
+            None => vec![whole],
+        };
         for range in &geometry.added {
             let is_it =
                 |part: &&Part| part.disk_group == range.disk_group && part.lane == range.lane;
@@ -99,7 +122,8 @@ impl Groups {
             let more = part.composite.info();
             info.name = format!("{}, {}", info.name, more.name);
             info.is_read_only |= more.is_read_only;
-            parts.push(Placed { part: part.clone(), bytes, offset: ADDED_GROUPS_OFFSET });
+            let (part, offset) = (part.clone(), ADDED_GROUPS_OFFSET);
+            parts.push(Placed { part, bytes, offset, is_rest: false });
         }
         parts.sort_by_key(|placed| placed.bytes.start);
         Groups { info, parts }
@@ -107,6 +131,11 @@ impl Groups {
 
     fn first(&self) -> &Part {
         &self.parts[0].part
+    }
+
+    /// Returns each part once.
+    fn each(&self) -> impl Iterator<Item = &Placed> {
+        self.parts.iter().filter(|placed| !placed.is_rest)
     }
 
     /// Returns the part that has all of a range of the pool, and where in it the range begins
@@ -159,7 +188,7 @@ impl Groups {
     /// VG2.
     fn submit_flush(&self, purpose: Purpose) -> Ticket {
         let is_planted = planted::is(Planted::FlushOfFirstGroupOnly);
-        let parts = self.parts.iter().take(if is_planted { 1 } else { usize::MAX });
+        let parts = self.each().take(if is_planted { 1 } else { usize::MAX });
         let flush = |placed: &Placed| placed.part.composite.submit(purpose, Operation::Flush);
         Ticket::new(Box::new(Flushes { tickets: parts.map(flush).collect() }))
     }
@@ -190,7 +219,7 @@ impl Device for Groups {
     }
 
     fn check_end(&self) -> Result<(), DeviceError> {
-        self.parts.iter().try_for_each(|placed| placed.part.composite.check_end())
+        self.each().try_for_each(|placed| placed.part.composite.check_end())
     }
 
     fn lock_identity(&self) -> Option<[u64; 2]> {
@@ -253,8 +282,9 @@ impl Composite for Groups {
         placed.part.composite.try_hold(placed.inner_range(&range))
     }
 
-    fn copies(&self) -> Vec<SharedDevice> {
-        self.first().composite.copies()
+    fn members_at(&self, offset: u64) -> &Arc<MemberSet> {
+        let part = self.part_of(offset, 1).map_or_else(|| self.first(), |(placed, _)| &placed.part);
+        part.composite.members()
     }
 
     fn read_copy(

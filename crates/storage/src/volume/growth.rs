@@ -42,6 +42,7 @@ use runtime::sync::MutexGuard;
 use super::attaching::AttachError;
 use super::composite::Composite;
 use super::groups::{Groups, Part};
+use super::journal_apart::plan_journal;
 use super::lanes::{Lane, named, not_a_lane};
 use super::open::{layout_over, needed_of, parts_over};
 use super::set::{Change, MemberSet, take_table};
@@ -68,6 +69,8 @@ pub struct NewGroup {
     pub layout: Layout,
     /// Its devices, with the identity that each gets.
     pub devices: Vec<(SharedDevice, [u8; 16])>,
+    /// Whether it is for the journal, and not for data.
+    pub has_journal: bool,
 }
 
 /// Why a disk group cannot be added.
@@ -113,6 +116,31 @@ pub enum AddGroupError {
         found_bytes: u64,
         /// Those of a whole group.
         group_bytes: u64,
+    },
+    /// Remove that first.
+    #[error("disk group {number} has the journal already: remove it first (holdfast group remove)")]
+    Journal {
+        /// Which one.
+        number: u8,
+    },
+    /// Make it a single or a mirror.
+    #[error("the journal cannot lie on a {kind}: give it a single or a mirror")]
+    JournalLayout {
+        /// What it was to lie on.
+        kind: &'static str,
+    },
+    /// Give a larger device.
+    #[error(
+        "{device}: {found_bytes} bytes, and a device for the journal of this pool has \
+         {needed_bytes}: give a larger one"
+    )]
+    JournalTooSmall {
+        /// The smallest.
+        device: String,
+        /// Its bytes.
+        found_bytes: u64,
+        /// What each needs.
+        needed_bytes: u64,
     },
     /// The group table is full.
     #[error("the group table of the pool is full: nothing can be added to it")]
@@ -226,7 +254,7 @@ impl Changing<'_> {
 }
 
 /// A disk group that is being added.
-struct Addition<'n> {
+pub(super) struct Addition<'n> {
     new: &'n NewGroup,
     /// The edition of the volume that has it.
     edition: usize,
@@ -241,12 +269,17 @@ struct Addition<'n> {
 }
 
 impl Addition<'_> {
+    pub(super) fn new_parts(&self) -> &[Part] {
+        &self.new_parts
+    }
+
     /// Overwrites what may lie where descriptors will, and writes the labels of the new members.
-    fn prepare(&self) -> Result<(), DeviceError> {
+    pub(super) fn prepare(&self) -> Result<(), DeviceError> {
         let Addition { plan, new_parts: parts, .. } = self;
         let geometry = &self.coming.geometry;
         let stripe = plan.layout.stripe(plan.slots.len());
         let range = geometry.range_on(plan.number, plan.first_group, plan.member_bytes, stripe);
+        let range = range.filter(|_| !plan.has_journal);
         let group_bytes = u64::from(geometry.group_fragments) << geometry.fragment_shift;
         let count = range.map_or(0, |range| range.count);
         let offsets = (0..u64::from(count)).map(|group| ADDED_GROUPS_OFFSET + group * group_bytes);
@@ -271,7 +304,7 @@ impl Addition<'_> {
     }
 
     /// Says in the labels of all members that the disk group is there, durably.
-    fn say_online(&self) -> Result<(), AddGroupError> {
+    pub(super) fn say_online(&self) -> Result<(), AddGroupError> {
         let Addition { new, set, plan, new_parts, .. } = self;
         new_parts.iter().for_each(|part| part.composite.members().join_roster());
         let mut placed = Ok(());
@@ -290,7 +323,7 @@ impl Addition<'_> {
     }
 
     /// Takes the disk group out of the labels again, durably, and then the labels off its devices.
-    fn give_up(self, superblock: &mut Superblock) -> Result<(), AddGroupError> {
+    pub(super) fn give_up(self, superblock: &mut Superblock) -> Result<(), AddGroupError> {
         if !planted::is(Planted::AddedLeftBehind) {
             self.new_parts.iter().for_each(|part| part.composite.members().leave_roster());
         }
@@ -352,6 +385,9 @@ impl Volume {
         }
         let smallest = infos().min_by_key(|info| info.size_bytes);
         let smallest = smallest.ok_or(AddGroupError::TooManyMembers)?;
+        if new.has_journal {
+            return plan_journal(superblock, new.layout, (number, slots), smallest);
+        }
         let group_bytes = u64::from(geometry.group_fragments) << geometry.fragment_shift;
         let too_small = || AddGroupError::TooSmall {
             device: smallest.name.clone(),
@@ -368,7 +404,7 @@ impl Volume {
 
     /// Returns the disk groups as parts of a space; the table of `superblock` becomes what the
     /// labels say.
-    fn parts_now(&self, superblock: &mut Superblock) -> Vec<Part> {
+    pub(super) fn parts_now(&self, superblock: &mut Superblock) -> Vec<Part> {
         let parts = self.parts_of(superblock);
         let label = parts.first().and_then(|first| first.composite.members().label());
         if let Some(label) = label {
@@ -379,7 +415,7 @@ impl Volume {
     }
 
     /// Says in the labels of the members that there are that a disk group is being added, durably.
-    fn begin_adding<'n>(
+    pub(super) fn begin_adding<'n>(
         &self,
         superblock: &mut Superblock,
         new: &'n NewGroup,
@@ -405,7 +441,7 @@ impl Volume {
     }
 
     /// Shows a disk group that the labels say is there.
-    fn end_adding(&self, addition: Addition<'_>, superblock: &mut Superblock) -> u8 {
+    pub(super) fn end_adding(&self, addition: Addition<'_>, superblock: &mut Superblock) -> u8 {
         let Addition { edition, set, plan, old_parts: mut parts, new_parts, .. } = addition;
         if let Some(label) = set.label() {
             superblock.sequence = label.sequence;
@@ -457,7 +493,15 @@ impl Volume {
     /// See [`AddGroupError`]; after [`AddGroupError::Device`], what a member said that remains, the
     /// pool must stop writing.
     pub fn take_group_out(&self, disk_group: u8) -> Result<(), AddGroupError> {
-        let _changing = self.editions.changing.lock();
+        self.take_group_out_with(&self.changing(), disk_group)
+    }
+
+    /// The same for who changes the disk groups already.
+    pub(super) fn take_group_out_with(
+        &self,
+        _changing: &Changing<'_>,
+        disk_group: u8,
+    ) -> Result<(), AddGroupError> {
         let Some(set) = self.members() else { return Ok(()) };
         let of = |part: &&Part| part.disk_group == disk_group && disk_group != 0;
         let leaving: Vec<Part> = self.now().parts.iter().filter(of).cloned().collect();

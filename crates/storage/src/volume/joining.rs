@@ -245,6 +245,11 @@ impl Volume {
     fn walked_for(&self, label: &Superblock, slot: usize) -> Range<u64> {
         let geometry = self.geometry();
         let group = label.added.iter().find(|group| group.slots.contains(slot));
+        if group.is_some_and(|group| group.has_journal) {
+            let journal = geometry.journal_range();
+            let is_planted = planted::is(Planted::JournalNotWalked);
+            return if is_planted { journal.end..journal.end } else { journal };
+        }
         let of_group = |group: &DiskGroup| {
             let is_own = |range: &&GroupRange| {
                 let at = group.slots.position(slot);

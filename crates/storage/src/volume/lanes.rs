@@ -163,7 +163,7 @@ fn online_group(label: &Superblock, slot: usize) -> Result<&DiskGroup, LaneError
     let (number, layout, _) = label.group_of_slot(slot).ok_or(LaneError::NoSlot { slot })?;
     let group = label.added.iter().find(|group| group.number == number);
     let group = group.ok_or_else(|| kind(number, layout))?;
-    if !matches!(group.layout, Layout::RoundRobin | Layout::Single) {
+    if !matches!(group.layout, Layout::RoundRobin | Layout::Single) || group.has_journal {
         return Err(kind(number, layout));
     }
     let is_online = |slot: usize| label.members.get(slot).is_some_and(|it| it.is_online());
@@ -219,7 +219,8 @@ impl Changing<'_> {
         (device, id): (SharedDevice, [u8; 16]),
         look: impl FnOnce(&Geometry) -> Result<(), E>,
     ) -> Result<(), E> {
-        let new = NewGroup { layout: Layout::Single, devices: vec![(device, id)] };
+        let new =
+            NewGroup { layout: Layout::Single, devices: vec![(device, id)], has_journal: false };
         let plan = |superblock: &Superblock| Ok(plan_lane(superblock, beside, &new)?);
         self.add_planned(superblock, &new, plan, look).map(drop)
     }

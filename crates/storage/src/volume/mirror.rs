@@ -25,7 +25,7 @@ use super::slot::Slot;
 use crate::convert::{to_u64, to_usize};
 use crate::device::{
     AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose,
-    Redundancy, SharedBytes, SharedDevice, Ticket, check_request,
+    Redundancy, SharedBytes, Ticket, check_request,
 };
 
 /// Bytes of a group after which the next member is read: large enough that a long read is one
@@ -237,11 +237,6 @@ impl Device for Mirror {
 impl Composite for Mirror {
     fn members(&self) -> &Arc<MemberSet> {
         &self.set
-    }
-
-    fn copies(&self) -> Vec<SharedDevice> {
-        let view = self.set.view();
-        view.iter().filter_map(|slot| slot.readable().map(Arc::clone)).collect()
     }
 
     fn read_copy(

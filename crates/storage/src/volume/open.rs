@@ -250,7 +250,12 @@ pub(super) fn layout_over(
             geometry.striped_bytes(group.member_bytes, ADDED_GROUPS_OFFSET, shape)
         }
     };
-    let groups_offset = added.map_or(geometry.groups_offset, |_| ADDED_GROUPS_OFFSET);
+    let groups_offset = match added {
+        None => geometry.groups_offset,
+        // All of it is fixed regions.
+        Some(group) if group.has_journal => group.member_bytes,
+        Some(_) => ADDED_GROUPS_OFFSET,
+    };
     let mut info = info_of(&set.view(), bytes);
     // What would be written to one that is away is nowhere (R7); none of it is on one that comes.
     let coming = superblock.coming_slot().and_then(|(_, slot)| set.own_of(slot));

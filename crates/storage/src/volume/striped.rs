@@ -49,7 +49,7 @@ use super::slot::Slot;
 use crate::convert::{to_u64, to_usize};
 use crate::device::{
     AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, Purpose, Redundancy,
-    SharedDevice, Ticket, check_request,
+    Ticket, check_request,
 };
 
 pub use known::RowsKnown;
@@ -277,10 +277,6 @@ impl Device for Striped {
 impl Composite for Striped {
     fn members(&self) -> &Arc<MemberSet> {
         &self.set
-    }
-
-    fn copies(&self) -> Vec<SharedDevice> {
-        self.fixed.copies()
     }
 
     fn read_copy(

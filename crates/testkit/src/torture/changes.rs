@@ -356,7 +356,8 @@ impl Members {
             let faults = SliceFaults { writes, ..SliceFaults::default() };
             (Slice::of(device, number, ends, faults), id_of(random))
         };
-        NewGroup { layout: shape.layout, devices: (0..).zip(slices).map(member).collect() }
+        let devices = (0..).zip(slices).map(member).collect();
+        NewGroup { layout: shape.layout, devices, has_journal: shape.roles.journal }
     }
 
     /// Draws what only some kinds of pools see in a life, on slices of `free`.

@@ -26,6 +26,8 @@ use crate::crash::{History, judge};
 use crate::number::{u64_of, usize_of};
 use crate::ops::bytes_of;
 
+/// Members that a simulated disk is cut into, and more.
+const SLICES_MAX: u32 = 16;
 /// The first power cut at a write is below 2 to this power; every exponent is as likely.
 const CUT_WRITE_POWER_MAX: u64 = 11;
 /// A cut by time comes after a random number of operations and then less than 2 to a power below
@@ -157,14 +159,18 @@ impl<'a> Lives<'a> {
 
     fn device(&mut self, image: Image, faults: FaultPlan) -> (Arc<SimDevice>, PowerSupply) {
         let power = PowerSupply::new();
+        let own = SimOptions::default();
+        let has_members = self.ground.has_members(self.report.seed);
         let options = SimOptions {
             // Every third pool is on a device that has flushes alone.
             has_write_through: !self.report.seed.is_multiple_of(3),
             model: self.model,
+            // Members that are slices of one disk with one arm take their time one after the other.
+            deadline: if has_members { own.deadline * SLICES_MAX } else { own.deadline },
             faults,
             power: power.clone(),
             seed: self.random.next_u64(),
-            ..SimOptions::default()
+            ..own
         };
         (SimDevice::open(image, options), power)
     }

@@ -204,13 +204,17 @@ impl Ground for PoolGround {
             Some(members) => {
                 let options = member_options(kind, start.pool_seed);
                 let groups = members.first(&start.device).into_iter();
-                let groups: Vec<NewDiskGroup> = groups
+                let mut groups: Vec<NewDiskGroup> = groups
                     .map(|(group, devices)| NewDiskGroup {
                         layout: group.layout,
                         devices,
-                        has_data: group.has_data,
+                        roles: group.roles,
                     })
                     .collect();
+                let is_apart = groups.iter().any(|group| group.roles.journal);
+                if let Some(first) = groups.first_mut() {
+                    first.roles.journal = !is_apart;
+                }
                 match groups.as_slice() {
                     [only] => Pool::create_on(&only.devices, only.layout, &*start.clock, &options),
                     groups => Pool::create_groups(groups, &*start.clock, &options),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
+use format::disk_group::Roles;
 use format::members::Layout;
 use runtime::prng::Prng;
 
@@ -19,32 +20,37 @@ pub struct GroupShape {
     pub layout: Layout,
     /// How many it has.
     pub width: u64,
-    /// Whether data may lie there.
-    pub has_data: bool,
+    /// What may lie there; the first has the journal unless another has.
+    pub roles: Roles,
 }
 
-const SINGLE: GroupShape = GroupShape { layout: Layout::Single, width: 1, has_data: true };
+const SINGLE: GroupShape = GroupShape { layout: Layout::Single, width: 1, roles: Roles::DATA };
 
 const fn mirror(width: u64) -> GroupShape {
-    GroupShape { layout: Layout::Mirror, width, has_data: true }
+    GroupShape { layout: Layout::Mirror, width, roles: Roles::DATA }
 }
 
 const fn raid5(width: u64) -> GroupShape {
-    GroupShape { layout: Layout::Raid5 { unit_shift: UNIT_SHIFT }, width, has_data: true }
+    GroupShape { layout: Layout::Raid5 { unit_shift: UNIT_SHIFT }, width, roles: Roles::DATA }
 }
 
 const fn stripe(width: u64) -> GroupShape {
-    GroupShape { layout: Layout::Stripe { unit_shift: UNIT_SHIFT }, width, has_data: true }
+    GroupShape { layout: Layout::Stripe { unit_shift: UNIT_SHIFT }, width, roles: Roles::DATA }
 }
 
 const fn round_robin(width: u64) -> GroupShape {
-    GroupShape { layout: Layout::RoundRobin, width, has_data: true }
+    GroupShape { layout: Layout::RoundRobin, width, roles: Roles::DATA }
 }
 
 impl GroupShape {
     /// Returns the same without the role `data`.
     const fn for_metadata(self) -> GroupShape {
-        GroupShape { has_data: false, ..self }
+        GroupShape { roles: Roles::NONE, ..self }
+    }
+
+    /// Returns the same for the journal alone.
+    const fn for_journal(self) -> GroupShape {
+        GroupShape { roles: Roles::JOURNAL, ..self }
     }
 
     /// Whether it can do without one of its members.
@@ -164,6 +170,13 @@ const SHAPES: &[Shape] = &[
     Shape::new("mirror3-two-weak", &[mirror(3)]).also(TWO_WEAK),
     Shape::new("mirror2+raid5-3-two-weak", &[mirror(2), raid5(3)]).also(TWO_WEAK),
     Shape::new("round-robin-3-changes", &[mirror(2).for_metadata(), round_robin(3)]).also(LANES),
+    Shape::new("single+journal-mirror2", &[SINGLE, mirror(2).for_journal()]).with(COMES),
+    Shape::new("mirror2+journal-single", &[mirror(2), SINGLE.for_journal()]),
+    Shape::new(
+        "meta-mirror2+journal-mirror2+raid5-3",
+        &[mirror(2).for_metadata(), mirror(2).for_journal(), raid5(3)],
+    )
+    .with(COMES),
 ];
 
 /// How a pool lies on devices: a line of the table.
