@@ -14,9 +14,11 @@ import errno
 import mmap
 import os
 import random
+import shlex
 import socket
 import stat
 import struct
+import subprocess
 import sys
 import time
 
@@ -291,6 +293,34 @@ def rounds(args):
     print(f"{args.rounds} rounds; what was not opened was behind by {slowest * 1000:.0f} ms at most")
 
 
+def imports(args):
+    """A tree that is imported again and again, as both see it."""
+    fronts = [front(text) for text in args.fronts]
+    slowest = 0
+    for number in range(args.rounds):
+        text, made = b"%d," % number * (1 + number % 3000), f"import{number}"
+        for name, data in [("imported", text), (made, b"new"), ("imported-size", b"x" * (number % 97 + 1))]:
+            with open(os.path.join(args.tree, name), "wb") as file:
+                file.write(data)
+        for one in fronts:
+            expect(one.get(made), None, f"round {number}: not imported yet")
+            if number > 0:
+                one.get("imported"), one.size("imported-size")
+        subprocess.run(shlex.split(args.by), check=True, stdout=subprocess.DEVNULL)
+        since = time.monotonic()
+        for one in fronts:
+            expect(one.get("imported"), text, f"round {number}: imported")
+            expect(one.get(made), b"new", f"round {number}: imported anew")
+        for one in fronts:
+            asked = 0
+            while one.size("imported-size") != number % 97 + 1:
+                if asked > BEHIND_MAX:
+                    raise Wrong(f"round {number}: a size is older than {BEHIND_MAX} s")
+                asked = time.monotonic() - since
+            slowest = max(slowest, time.monotonic() - since)
+    print(f"{args.rounds} imports; what was not opened was behind by {slowest * 1000:.0f} ms at most")
+
+
 def work(path, seconds, seed):
     """Does anything to a few files that others change too."""
     chance = random.Random(seed)
@@ -374,14 +404,16 @@ def check(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["rounds", "load", "check"])
+    parser.add_argument("what", choices=["rounds", "imports", "load", "check"])
     parser.add_argument("fronts", nargs=2)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--workers", type=int, default=3, help="for each directory")
+    parser.add_argument("--tree", help="of imports: the directory that is imported")
+    parser.add_argument("--by", help="of imports: the command that imports it")
     args = parser.parse_args()
     try:
-        {"rounds": rounds, "load": load, "check": check}[args.what](args)
+        {"rounds": rounds, "imports": imports, "load": load, "check": check}[args.what](args)
     except Wrong as wrong:
         sys.exit(f"wrong: {wrong}")
 

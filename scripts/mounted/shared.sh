@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Several fronts of one fileset: two shared mounts see each other; so do a mount and an export over NFS; a load that
+# Several fronts of one fileset: two shared mounts see each other; so do a mount and an export over NFS, which both see
+# what is imported; a load that
 # holds the kernel's locks of inodes and pages ends; a server that is killed under it leaves mounts that are dead and
 # do not hang.
 #
@@ -76,6 +77,10 @@ PORT=$(sed -n 's/.*,port=\([0-9]*\),.*/\1/p' "$WORK/told")
 mkdir "$MOUNT/nfs"
 "$HOLDFAST" export add "$POOL" /n --dir nfs --rw --squash none --insecure >/dev/null || fail "it is not exported"
 fronts $((60 + ROUNDS)) rounds "$MOUNT/nfs" "nfs:$PORT:/n" --rounds "$ROUNDS"
+# A tree that is imported meanwhile, as mount and client see it.
+mkdir "$WORK/tree"
+fronts $((60 + ROUNDS)) imports "$MOUNT/nfs" "nfs:$PORT:/n" --rounds $((ROUNDS < 100 ? ROUNDS : 100)) \
+    --tree "$WORK/tree" --by "$HOLDFAST import $WORK/tree $POOL --path /nfs"
 timeout 60 "$HOLDFAST" unmount "$MOUNT" >/dev/null || fail "the mount beside the export cannot be unmounted"
 kill -TERM "$SERVER"
 wait "$SERVER" || fail "the server did not close its pool"

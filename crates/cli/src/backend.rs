@@ -507,12 +507,14 @@ pub trait OpenPool: Send + Sync {
     fn control(&self, request: &Request, peer: Peer) -> Result<Answer, BackendError>;
 
     /// Does what is asked and moves more than an answer: through `file`, in one direction. Returns
-    /// totals, as one JSON object. Who calls has seen to it that `peer` may.
+    /// totals, as one JSON object. Who calls has seen to it that `peer` may. What is written into a
+    /// fileset goes through `fronts`, which tell each other; `None`: it has no fronts.
     fn transfer(
         &self,
         request: &Transfer,
         peer: Peer,
         file: &mut File,
+        fronts: Option<Arc<dyn FileSystem>>,
         progress: OnBytes<'_>,
     ) -> Result<Value, BackendError>;
 

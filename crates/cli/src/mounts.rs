@@ -736,13 +736,13 @@ mod tests {
         refused(mount(), "exported as /x");
         drop(both);
         let shared = || Use::SharedMount(PathBuf::from("/shared"));
-        let both = [shared(), export(), shared()].map(|how| mounts.uses.claim(None, None, how));
+        let all = [shared(), export(), Use::Import, shared()];
+        let both = all.map(|how| mounts.uses.claim(None, None, how));
         assert!(both.iter().all(Result::is_ok), "they tell each other");
         refused(mount(), "mount it with --shared here too");
-        refused(Use::Import, "unmount /shared");
         drop(both);
         let import = mounts.uses.claim(None, None, Use::Import).expect("it is free");
-        refused(shared(), "a tree is being imported");
+        refused(mount(), "a tree is being imported");
         drop(import);
         drop(mounts.uses.claim(None, None, mount()).expect("it is free again"));
         let ask = |request: Request| {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use engine::vnode::api::FileSystem;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -119,8 +120,12 @@ pub struct TreeSpec {
 pub type OnBytes<'p> = &'p mut dyn FnMut(u64, u64) -> bool;
 
 impl Transfer {
-    /// Claims the fileset that it writes to, for as long as it takes.
+    /// Claims the fileset that it writes to, for as long as it takes; refuses one that it would put
+    /// another content in the place of.
     fn claim(&self, mounts: &Mounts) -> Result<Option<Claim>, BackendError> {
+        if let Transfer::Receive { fileset, is_dry_run: false } = self {
+            mounts.uses.check_replaced(fileset)?;
+        }
         let Transfer::Import { tree } = self else { return Ok(None) };
         // What is no name is told by the transfer itself.
         let Ok(name) = name_of(&tree.fileset) else { return Ok(None) };
@@ -155,7 +160,9 @@ impl Transfers {
         tracing::info!(uid = peer.uid, ?request, "asked for a transfer");
         std::thread::Builder::new().name("transfer".to_owned()).spawn(move || {
             let _place = place;
-            let done = catch_unwind(AssertUnwindSafe(|| serve(&stream, &*pool, &request, peer)));
+            let fronts = claim.as_ref().map(Claim::outside);
+            let done = || serve(&stream, (&*pool, fronts), &request, peer);
+            let done = catch_unwind(AssertUnwindSafe(done));
             // Before it is said that it has ended.
             drop(claim);
             let answer = match done {
@@ -173,7 +180,7 @@ impl Transfers {
 
 fn serve(
     stream: &UnixStream,
-    pool: &dyn OpenPool,
+    (pool, fronts): (&dyn OpenPool, Option<Arc<dyn FileSystem>>),
     request: &Transfer,
     peer: Peer,
 ) -> anyhow::Result<Value> {
@@ -187,7 +194,7 @@ fn serve(
         }
         !has_gone
     };
-    Ok(pool.transfer(request, peer, &mut file, &mut progress)?)
+    Ok(pool.transfer(request, peer, &mut file, fronts, &mut progress)?)
 }
 
 /// Receives a descriptor, which comes with a byte.

@@ -3,7 +3,7 @@
 //! The kernel keeps for ever what it knows of a fileset that is mounted alone, so nobody else may
 //! change what is in it (decision 0075). A fileset that is exported over the network may have an
 //! import, for its clients ask again. One that is mounted to be shared may have more mounts of that
-//! kind, and exports: they tell each other (decision 0077).
+//! kind, exports and imports: they tell each other (decision 0077).
 //!
 //! A fileset may move to another pool of the server while it is used (decision 0082). Then its uses
 //! go along: they are those of a *seat*, which knows where it is. A clone, and the fileset that a
@@ -51,8 +51,6 @@ impl Use {
     fn goes_with(&self, other: &Use) -> bool {
         match (self, other) {
             (Use::Mount(_), _) | (_, Use::Mount(_)) => false,
-            // An import would tell nobody of what it writes.
-            (Use::SharedMount(_), Use::Import) | (Use::Import, Use::SharedMount(_)) => false,
             (Use::SharedMount(_) | Use::Export(_) | Use::Import, _) => true,
         }
     }
@@ -81,15 +79,18 @@ impl Use {
             Use::SharedMount(directory) => {
                 let directory = directory.display();
                 format!(
-                    "it is mounted on {directory} to be shared: mount it with --shared here too; \
-                     for an import, `holdfast unmount {directory}` first"
+                    "it is mounted on {directory} to be shared: mount it with --shared here too"
                 )
             }
             Use::Export(name) => format!(
                 "it is exported as {name}, and a mount would not see what its clients change: \
                  mount it with --shared, or remove the export first"
             ),
-            Use::Import => "a tree is being imported into it: wait until that has ended".to_owned(),
+            Use::Import => {
+                "a tree is being imported into it: wait until that has ended, or mount it with \
+                 --shared"
+                    .to_owned()
+            }
         }
     }
 }
@@ -369,23 +370,35 @@ impl Fronts for SeatFronts<'_> {
 }
 
 impl Uses {
-    /// Refuses to delete a fileset or a clone that is used, by what uses it. Another request may go
-    /// on.
+    /// Refuses to delete a fileset or a clone that is used, and to put another content in its
+    /// place, by what uses it. Another request may go on.
     pub(crate) fn check(&self, request: &Request) -> Result<(), BackendError> {
-        let (what, name) = if let Request::CloneDelete { fileset, clone, .. } = request {
-            ("clone", format!("{fileset}@{clone}"))
+        if let Request::CloneDelete { fileset, clone, .. } = request {
+            self.check_unused("clone", &format!("{fileset}@{clone}"), "")
         } else if let Request::FilesetDelete { name } = request {
-            ("fileset", name.clone())
+            self.check_unused("fileset", name, "")
+        } else if let Request::FilesetRestore { fileset, .. } = request {
+            self.check_replaced(fileset)
         } else {
-            return Ok(());
-        };
+            Ok(())
+        }
+    }
+
+    /// Refuses to replace what a fileset holds as a whole while it is used (decision 0102).
+    pub(crate) fn check_replaced(&self, name: &str) -> Result<(), BackendError> {
+        let why = ", and what is open there would become other files, with --shared too";
+        self.check_unused("fileset", name, why)
+    }
+
+    fn check_unused(&self, what: &str, name: &str, why: &str) -> Result<(), BackendError> {
         let uses = self.all();
         let is_it = |fileset: &FilesetUuid| {
             self.pool.fileset_name(*fileset).is_some_and(|found| found == name)
         };
         let Some((_, how)) = uses.iter().find(|(fileset, _)| is_it(fileset)) else { return Ok(()) };
         let (facts, pool) = (how.facts(), self.path.display().to_string());
-        let cause = format!("{what} {name}: it is {}: {}", facts.words(), facts.advice(&pool));
+        let (words, advice) = (facts.words(), facts.advice(&pool));
+        let cause = format!("{what} {name}: it is {words}{why}: {advice}");
         Err(BackendError::Failed { device: self.path.clone(), cause })
     }
 
@@ -481,5 +494,74 @@ impl Drop for Claim {
         if let Of::Pool(uses) = &self.of {
             uses.pool.release_fileset(self.fileset);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use engine::vnode::api::Caller;
+
+    use super::*;
+    use crate::backend::Backend;
+    use crate::control::{Peer, Properties};
+    use crate::transfer::{Transfer, TreeSpec};
+    use crate::wiring::EngineBackend;
+
+    /// Goal: what an import changes the mounts of its fileset are told, and no others (SH1): of the
+    /// fileset that the pool was opened with, and of one that may move. Method: a file is imported,
+    /// and another in its place.
+    #[test]
+    fn an_import_tells_the_mounts_of_its_fileset() {
+        let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
+        let properties = Properties::default();
+        let create = Request::FilesetCreate { name: "a".to_owned(), properties };
+        pool.control(&create, Peer::own()).expect("there is room");
+        let uses = Uses::new(Path::new("pool"), &pool);
+        let tree = std::env::temp_dir().join(format!("holdfast-tells-{}", std::process::id()));
+        fs::create_dir_all(&tree).expect("it can be made");
+        for (fileset, other) in [("root", "a"), ("a", "root")] {
+            let claim = |name: &str, how: Use| {
+                let name = name.parse().expect("a name");
+                uses.claim(Some(&name), None, how).expect("they go with each other")
+            };
+            let mounts = [fileset, other].map(|it| claim(it, Use::SharedMount("/mnt".into())));
+            let viewers = mounts.each_ref().map(|mount| {
+                let root = mount.file_system().root_of(mount.fileset()).expect("it is held");
+                mount.shares().join(root)
+            });
+            let import = |content: &str| {
+                fs::write(tree.join("file"), content).expect("there is room");
+                let spec = TreeSpec {
+                    fileset: fileset.to_owned(),
+                    clone: None,
+                    path: b"/".to_vec(),
+                    is_archive: false,
+                    threads: 1,
+                    verifies: true,
+                };
+                let claim = claim(fileset, Use::Import);
+                let mut file = File::open(&tree).expect("it is there");
+                let request = Transfer::Import { tree: spec };
+                let fronts = Some(claim.outside());
+                let done =
+                    pool.transfer(&request, Peer::own(), &mut file, fronts, &mut |_, _| true);
+                done.expect("there is room");
+            };
+            import("one");
+            let fs = mounts[0].file_system();
+            let root = fs.root_of(mounts[0].fileset()).expect("it is held");
+            let found = fs.lookup(&Caller::root(), root, b"file").expect("it was imported");
+            fs.forget(found.ino, 1);
+            let before = viewers[0].told().waiting;
+            assert!(before >= 2, "{fileset}: the directory and the file have changed: {before}");
+            import("another");
+            assert!(!viewers[0].lets_open(found.ino, 7), "{fileset}: the name leads elsewhere");
+            assert!(!viewers[0].lets_open(root, 8), "{fileset}: a name is new");
+            assert_eq!(viewers[1].told().waiting, 0, "{other} is not imported into");
+        }
+        fs::remove_dir_all(&tree).expect("it is ours");
+        pool.close().expect("memory does not fail");
     }
 }

@@ -643,12 +643,14 @@ impl OpenPool for Served {
         request: &Transfer,
         peer: Peer,
         file: &mut File,
+        fronts: Option<Arc<dyn FileSystem>>,
         progress: OnBytes<'_>,
     ) -> Result<Value, BackendError> {
         // Whoever closes the pool waits for this, and this looks whether somebody does.
         let _under_way = self.transfers.read().unwrap_or_else(PoisonError::into_inner);
         let mut file = Watched::new(file, &self.is_closing);
-        transfer::transfer(&self.path, &self.pool, request, peer, &mut file, progress)
+        let pool = (&*self.path, &self.pool);
+        transfer::transfer(pool, request, peer, (&mut file, fronts), progress)
     }
 
     fn lend(&self) -> Option<Lent<'_>> {

@@ -215,7 +215,9 @@ impl Controlled {
         progress: OnBytes<'_>,
     ) -> anyhow::Result<Value> {
         match &self.way {
-            Way::Opened(pool) => Ok(pool.transfer(request, Peer::own(), &mut file, progress)?),
+            Way::Opened(pool) => {
+                Ok(pool.transfer(request, Peer::own(), &mut file, None, progress)?)
+            }
             Way::Server(socket) => status::transfer(socket, request, file, progress),
         }
     }

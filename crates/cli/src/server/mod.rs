@@ -526,6 +526,7 @@ impl OpenPool for Asked {
         request: &Transfer,
         peer: Peer,
         file: &mut File,
+        fronts: Option<Arc<dyn FileSystem>>,
         progress: OnBytes<'_>,
     ) -> Result<Value, BackendError> {
         match request {
@@ -534,7 +535,9 @@ impl OpenPool for Asked {
             | Transfer::Send { .. }
             | Transfer::Receive { .. }
             | Transfer::Import { .. }
-            | Transfer::ExportTree { .. } => self.pool().transfer(request, peer, file, progress),
+            | Transfer::ExportTree { .. } => {
+                self.pool().transfer(request, peer, file, fronts, progress)
+            }
         }
     }
 

@@ -398,9 +398,10 @@ impl OpenPool for Held {
         request: &Transfer,
         peer: Peer,
         file: &mut File,
+        fronts: Option<Arc<dyn FileSystem>>,
         progress: transfer::OnBytes<'_>,
     ) -> Result<Value, BackendError> {
-        self.pool.transfer(request, peer, file, progress)
+        self.pool.transfer(request, peer, file, fronts, progress)
     }
 
     fn close(&self) -> Result<(), BackendError> {

@@ -80,11 +80,10 @@ impl Write for Watched<'_> {
 
 /// Does what `request` asks for. See [`crate::backend::OpenPool::transfer`].
 pub(super) fn transfer(
-    path: &Path,
-    pool: &Arc<Pool>,
+    (path, pool): (&Path, &Arc<Pool>),
     request: &Transfer,
     _peer: Peer,
-    file: &mut Watched<'_>,
+    (file, fronts): (&mut Watched<'_>, Option<Arc<dyn FileSystem>>),
     progress: OnBytes<'_>,
 ) -> Result<Value, BackendError> {
     match request {
@@ -98,7 +97,7 @@ pub(super) fn transfer(
             );
             Err(failed(path, cause))
         }
-        Transfer::Import { tree } => trees::import(path, pool, tree, file, progress),
+        Transfer::Import { tree } => trees::import(path, (pool, fronts), tree, file, progress),
         Transfer::ExportTree { tree } => trees::export(path, pool, tree, file, progress),
         Transfer::Diff { fileset, from, to_fileset, to } => {
             let fileset = name_of(fileset).map_err(|cause| failed(path, cause))?;

@@ -46,13 +46,12 @@ fn hold<'p>(path: &Path, pool: &'p Pool, spec: &TreeSpec) -> Result<Hold<'p>, Ba
 /// Opens the directory in it.
 fn open(
     path: &Path,
-    pool: &Arc<Pool>,
+    fs: &Arc<dyn FileSystem>,
     (hold, spec): (&Hold<'_>, &TreeSpec),
     makes: bool,
 ) -> Result<PoolTree, BackendError> {
-    let root = pool.root_of(hold.1).map_err(|error| refused(path, &error))?;
-    let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(pool);
-    PoolTree::below(&fs, root, &spec.path, makes).map_err(|error| failed(path, error))
+    let root = fs.root_of(hold.1).map_err(|error| refused(path, &error))?;
+    PoolTree::below(fs, root, &spec.path, makes).map_err(|error| failed(path, error))
 }
 
 /// Returns what is done, or why it ended before.
@@ -80,10 +79,10 @@ fn threads_of(spec: &TreeSpec) -> usize {
     spec.threads.clamp(1, THREADS_MAX)
 }
 
-/// Puts a tree into a fileset.
+/// Puts a tree into a fileset: through `fronts`, so that its shared mounts see it.
 pub(super) fn import(
     path: &Path,
-    pool: &Arc<Pool>,
+    (pool, fronts): (&Arc<Pool>, Option<Arc<dyn FileSystem>>),
     spec: &TreeSpec,
     file: &mut Watched<'_>,
     progress: OnBytes<'_>,
@@ -97,7 +96,8 @@ pub(super) fn import(
     }
     // Given back behind the tree.
     let hold = hold(path, pool, spec)?;
-    let tree = open(path, pool, (&hold, spec), true)?;
+    let fs = fronts.unwrap_or_else(|| Arc::<Pool>::clone(pool));
+    let tree = open(path, &fs, (&hold, spec), true)?;
     let (totals, threads) = (Totals::default(), threads_of(spec));
     for purpose in purposes(spec) {
         if totals.is_stopped() {
@@ -140,7 +140,8 @@ pub(super) fn export(
 ) -> Result<Value, BackendError> {
     // Given back behind the tree.
     let hold = hold(path, pool, spec)?;
-    let tree = open(path, pool, (&hold, spec), false)?;
+    let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(pool);
+    let tree = open(path, &fs, (&hold, spec), false)?;
     let (totals, threads) = (Totals::default(), threads_of(spec));
     for purpose in purposes(spec) {
         if totals.is_stopped() {

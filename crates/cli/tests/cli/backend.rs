@@ -77,6 +77,7 @@ impl OpenPool for FakePool {
         request: &Transfer,
         _peer: Peer,
         _file: &mut File,
+        _fronts: Option<Arc<dyn FileSystem>>,
         _progress: OnBytes<'_>,
     ) -> Result<Value, BackendError> {
         let cause = format!("it has no filesets: {request:?}");

@@ -273,7 +273,7 @@ fn forks_and_restores_begin_as_their_clone_is() {
     assert!(mounted.path(".clones/wednesday/file").exists(), "the kernel remembers no absence");
     let trial = format!("{pool}:trial");
     done(&["fileset", "fork", &monday, &trial], "trial is made, and begins as root@monday is");
-    refused(&["fileset", "restore", &monday], "unmount it");
+    refused(&["fileset", "restore", &monday], "with --shared too: `holdfast unmount");
     mounted.unmount();
     done(&["clone", "hold", &monday, "backup"], "is held by backup");
     done(&["clone", "list", &pool], "held by backup");

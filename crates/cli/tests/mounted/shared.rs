@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::several::{other, refused, status};
+use crate::transfer::{run_with, text_of};
 use crate::{Mounted, can_mount, write};
 
 /// What a look at attributes may be behind: the second that the kernel keeps them, and some for a
@@ -96,5 +97,90 @@ fn a_mount_that_is_alone_refuses_a_shared_one() {
     let both = ["mount", &pool, &second, "-o", "shared", "--writeback-cache"];
     refused(&mounted, &both, "give one of them");
     assert!(status(&mounted, &first)["server"]["mounts"][0]["shared"].is_null());
+    mounted.finish();
+}
+
+/// Goal: what is imported each mount of the fileset sees as what another mount changes: at each
+/// open at once. Method: both mounts have looked at a file that is replaced, have found that
+/// another is not there, and hold the old one open.
+#[test]
+fn an_import_is_seen_by_shared_mounts() {
+    if !can_mount("an_import_is_seen_by_shared_mounts") {
+        return;
+    }
+    let mounted = Mounted::with(&["--shared"]);
+    let other = other(&mounted);
+    let (pool, second) = (mounted.text("pool.hf"), mounted.text("other"));
+    mounted.holdfast(&["mount", &pool, &second, "--shared"]);
+    let (from, tree) = (mounted.text("tree"), mounted.work.join("tree"));
+    fs::create_dir_all(tree.join("d")).expect("there is room");
+    let mounts = [mounted.root(), other.0.clone()];
+    let mut before: Option<String> = None;
+    for round in 0..20_usize {
+        let (text, new) = ("x".repeat(round * 100 + 1), format!("d/new{round}"));
+        write(&tree.join("f"), text.as_bytes());
+        write(&tree.join(&new), b"new");
+        let mut held = Vec::new();
+        for at in &mounts {
+            assert!(fs::metadata(at.join(&new)).is_err(), "round {round}: it is not there yet");
+            if let Some(before) = &before {
+                assert_eq!(fs::read(at.join("f")).expect("it is there"), before.as_bytes());
+                held.push(File::open(at.join("f")).expect("it is there"));
+            }
+        }
+        mounted.holdfast(&["import", &from, &pool]);
+        for at in &mounts {
+            let read = |name: &str| fs::read(at.join(name)).expect("it was imported");
+            assert!(read("f") == text.as_bytes(), "round {round}: the old file is read");
+            assert_eq!(read(&new), b"new", "round {round}");
+        }
+        // What was replaced stays for whoever has it open.
+        let old_bytes = before.as_ref().map(String::len);
+        for file in held {
+            let size = file.metadata().expect("it is open").size();
+            assert_eq!(usize::try_from(size).ok(), old_bytes, "round {round}");
+        }
+        before = Some(text);
+    }
+    drop(other);
+    mounted.finish();
+}
+
+/// Goal: what a fileset holds is not replaced as a whole while it has fronts, shared or not, and
+/// the refusal names them and what ends them; without them it is. Method: a restore, and a stream.
+#[test]
+fn a_fileset_that_has_fronts_is_not_replaced() {
+    if !can_mount("a_fileset_that_has_fronts_is_not_replaced") {
+        return;
+    }
+    let mounted = Mounted::with(&["--shared"]);
+    let other = other(&mounted);
+    let (pool, second) = (mounted.text("pool.hf"), mounted.text("other"));
+    let [home, monday, copy] = ["home", "home@monday", "copy"].map(|it| format!("{pool}:{it}"));
+    mounted.holdfast(&["fileset", "create", &home]);
+    let end = format!("`holdfast unmount {second}` first");
+    for options in [&["--shared"][..], &[]] {
+        mounted.holdfast(&[&["mount", &home, &second], options].concat());
+        write(&other.0.join("file"), b"on monday");
+        if options.is_empty() {
+            write(&other.0.join("file"), b"on tuesday");
+        } else {
+            mounted.holdfast(&["clone", "create", &monday]);
+        }
+        let wanted = format!("would become other files, with --shared too: {end}");
+        refused(&mounted, &["fileset", "restore", &monday], &wanted);
+        mounted.holdfast(&["unmount", &second]);
+    }
+    mounted.holdfast(&["fileset", "restore", &monday, "--wait"]);
+    let stream = mounted.run(&["send", &monday]).stdout;
+    fs::write(mounted.work.join("stream"), &stream).expect("there is room");
+    let receive = || run_with(&mounted, &["receive", &copy], "stream");
+    let done = receive();
+    assert!(done.status.success(), "{}", text_of(&done));
+    mounted.holdfast(&["mount", &copy, &second, "--shared"]);
+    assert_eq!(fs::read(other.0.join("file")).expect("it is there"), b"on monday");
+    let told = receive();
+    assert!(!told.status.success() && text_of(&told).contains(&end), "{}", text_of(&told));
+    mounted.holdfast(&["unmount", &second]);
     mounted.finish();
 }

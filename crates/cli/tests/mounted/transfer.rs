@@ -9,14 +9,14 @@ use serde_json::Value;
 use crate::{HOLDFAST, Mounted, can_mount, write};
 
 /// Runs the program with a file as its standard input.
-fn run_with(mounted: &Mounted, arguments: &[&str], input: &str) -> Output {
+pub(crate) fn run_with(mounted: &Mounted, arguments: &[&str], input: &str) -> Output {
     let mut command = Command::new(HOLDFAST);
     command.args(arguments).env("HOLDFAST_RUN_DIR", &mounted.work);
     let input = File::open(mounted.work.join(input)).expect("the test wrote it");
     command.stdin(Stdio::from(input)).output().expect("the program can be started")
 }
 
-fn text_of(output: &Output) -> String {
+pub(crate) fn text_of(output: &Output) -> String {
     let text = [&output.stdout[..], &output.stderr].concat();
     String::from_utf8_lossy(&text).into_owned()
 }

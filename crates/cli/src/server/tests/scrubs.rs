@@ -118,9 +118,10 @@ impl OpenPool for Mirror {
         request: &Transfer,
         peer: Peer,
         file: &mut File,
+        fronts: Option<Arc<dyn FileSystem>>,
         progress: OnBytes<'_>,
     ) -> Result<Value, BackendError> {
-        self.pool.transfer(request, peer, file, progress)
+        self.pool.transfer(request, peer, file, fronts, progress)
     }
 
     fn close(&self) -> Result<(), BackendError> {
