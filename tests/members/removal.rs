@@ -243,14 +243,18 @@ fn segments_that_cannot_be_emptied_keep_no_others() {
     println!("{before} bytes in use, {left} left: {failure}");
     assert!(left > 8 * BLOCK && left <= ROTTEN * BLOCK, "{left} bytes are left of {before}");
     // It names whose they are; without these files it comes to its end.
-    assert!(failure.contains("cannot be read: root:/") && failure.contains(", bytes "), "{failure}");
+    assert!(
+        failure.contains("cannot be read: root:/") && failure.contains(", bytes "),
+        "{failure}"
+    );
     let mut rounds = 0;
     loop {
         let jobs = pool.jobs();
         let Some(job) = jobs.first() else { break };
         let failure = job.failure.clone().expect("it stops, and says so");
         let names = failure.split_once("cannot be read: ").map_or("", |(_, names)| names);
-        let paths: Vec<&str> = names.split("; ").filter_map(|it| it.strip_prefix("root:/")).collect();
+        let paths: Vec<&str> =
+            names.split("; ").filter_map(|it| it.strip_prefix("root:/")).collect();
         assert!(!paths.is_empty(), "{failure}");
         for path in paths {
             let name = path.split(',').next().expect("a name").as_bytes();

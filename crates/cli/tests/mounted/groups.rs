@@ -241,3 +241,58 @@ fn devices_of_a_round_robin_come_and_go() {
     mounted.holdfast(&["mount", &five, &directory, "--daemon"]);
     judge("mounted again");
 }
+
+/// Goal: the journal of a pool in use moves to a device of its own and back by two commands; what
+/// was written is whole, and each command says what is so. A journal that is made apart is there
+/// after a crash, and the pool is refused by the path of its device when that is away.
+#[test]
+fn the_journal_has_devices_of_its_own() {
+    if !can_mount("the_journal_has_devices_of_its_own") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let (directory, pool) = (mounted.text("mnt"), mounted.text("pool.hf"));
+    let [one, two, moved] = ["j0", "j1", "moved"].map(|name| mounted.text(name));
+    let list = || told(&mounted, &["group", "list", &directory]).1;
+    let group = format!("mirror:{one},{two}=journal");
+    let add = ["group", "add", &directory, &group, "--size", "32M"];
+    write(&mounted.path("before"), &[1; FILE_BYTES]);
+    let (is_added, words) = told(&mounted, &add);
+    assert!(is_added, "{words}");
+    assert!(list().contains("journal") && list().contains("data,metadata  "), "{}", list());
+    let (_, status) = told(&mounted, &["status", &directory]);
+    assert!(status.contains("group 1: mirror (journal)"), "{status}");
+    let again = format!("single:{moved}=journal");
+    let (is_added, words) = told(&mounted, &["group", "add", &directory, &again, "--size", "32M"]);
+    assert!(!is_added && words.contains("has the journal already"), "{words}");
+    assert!(!fs::exists(&moved).expect("it can be looked up"), "nothing is left behind");
+    let wrong = format!("single:{moved}=journal,data");
+    let (is_added, words) = told(&mounted, &["group", "add", &directory, &wrong, "--size", "32M"]);
+    assert!(!is_added && words.contains("for data or for the journal alone"), "{words}");
+    write(&mounted.path("apart"), &[2; FILE_BYTES]);
+    File::open(mounted.path("apart")).and_then(|file| file.sync_all()).expect("there is room");
+    mounted.unmount();
+    mounted.holdfast(&["check", &pool]);
+    fs::rename(&two, &moved).expect("it is there");
+    mounted.holdfast(&["mount", &pool, &directory, "--daemon"]);
+    mounted.unmount();
+    // It was found where it is called otherwise; elsewhere nobody looks.
+    let gone = mounted.text("away/j0");
+    fs::create_dir(mounted.text("away")).expect("the name is new");
+    fs::rename(&one, &gone).expect("it is there");
+    fs::rename(&moved, mounted.text("away/j1")).expect("it is there");
+    let (is_mounted, words) = told(&mounted, &["mount", &pool, &directory, "--daemon"]);
+    assert!(!is_mounted && words.contains(&one), "{words}");
+    fs::rename(&gone, &one).expect("it is there");
+    mounted.holdfast(&["mount", &pool, &directory, "--daemon"]);
+    let (is_gone, words) = told(&mounted, &["group", "remove", &directory, "1", "--wait"]);
+    assert!(is_gone && words.contains("disk group 1 is gone"), "{words}");
+    write(&mounted.path("back"), &[3; FILE_BYTES]);
+    mounted.unmount();
+    fs::remove_file(&one).expect("it is there");
+    mounted.holdfast(&["check", &pool]);
+    mounted.holdfast(&["mount", &pool, &directory, "--daemon"]);
+    for (name, byte) in [("before", 1), ("apart", 2), ("back", 3)] {
+        assert!(fs::read(mounted.path(name)).expect("it is there") == [byte; FILE_BYTES], "{name}");
+    }
+}
