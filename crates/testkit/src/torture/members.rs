@@ -129,6 +129,19 @@ struct Found {
     weak: Vec<FoundWeak>,
 }
 
+/// Leaves out of `devices` those that the newest label does not list, as who looks for the devices
+/// of a pool does: a weak member may be the only one that has it.
+fn leave_out_others(devices: &mut Vec<SharedDevice>) {
+    let label =
+        |device: &SharedDevice| read_superblock(device.as_ref()).ok().map(|report| report.current);
+    let age = |label: &Superblock| (label.membership().number, label.sequence);
+    let Some(newest) = devices.iter().filter_map(label).max_by_key(age) else { return };
+    devices.retain(|device| {
+        let id = label(device).map(|label| label.device_id());
+        newest.members.iter().any(|member| Some(member.id) == id)
+    });
+}
+
 /// A device that takes the place of the weak member when so many ticks are over, or the weak member
 /// itself, which is brought back.
 pub(super) struct Replacement {
@@ -347,6 +360,7 @@ impl Members {
                 | Weakness::Stalls(_) => {}
             }
         }
+        leave_out_others(&mut devices);
         for number in spares {
             // It may be away as well, or fail when it has taken the place of the weak member.
             let writes = more.one_in(8).then(|| more.below_power(WRITE_POWER_MAX));

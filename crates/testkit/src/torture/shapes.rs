@@ -132,6 +132,9 @@ const COMES: &[GroupShape] = &[SINGLE, mirror(2), raid5(3), stripe(2)];
 /// The same where files take devices in turn.
 const COMES_IN_TURN: &[GroupShape] = &[SINGLE, mirror(2), round_robin(2)];
 
+/// The same where the journal goes to devices of its own and back.
+const COMES_JOURNAL: &[GroupShape] = &[SINGLE.for_journal(), mirror(2).for_journal(), SINGLE];
+
 /// The widest of each layout that there is room for.
 const COMES_WIDE: &[GroupShape] = &[mirror(3), raid5(5), round_robin(3)];
 
@@ -172,6 +175,8 @@ const SHAPES: &[Shape] = &[
     Shape::new("round-robin-3-changes", &[mirror(2).for_metadata(), round_robin(3)]).also(LANES),
     Shape::new("single+journal-mirror2", &[SINGLE, mirror(2).for_journal()]).with(COMES),
     Shape::new("mirror2+journal-single", &[mirror(2), SINGLE.for_journal()]),
+    Shape::new("mirror2-journal-moves", &[mirror(2)]).with(COMES_JOURNAL),
+    Shape::new("raid5-3-journal-moves", &[raid5(3)]).with(COMES_JOURNAL),
     Shape::new(
         "meta-mirror2+journal-mirror2+raid5-3",
         &[mirror(2).for_metadata(), mirror(2).for_journal(), raid5(3)],
