@@ -8,6 +8,7 @@ mod hangs;
 mod journal_apart;
 mod longer;
 mod narrow;
+mod narrow_again;
 mod older;
 mod parity_reads;
 mod placement;

@@ -331,6 +331,7 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "round_robin::each_file_lies_on_one_member_and_files_take_them_in_turn",
     ),
+    ("GoneNotCounted", "members", "narrow_again::members_go_one_after_the_other_and_another_comes"),
     (
         "LaneLeavesUnsaid",
         "members",

@@ -42,7 +42,7 @@ use crate::group::GROUPS_PER_TABLE_PAGE;
 use crate::lanes::Lanes;
 use crate::members::Layout;
 use crate::slots::Slots;
-use crate::stripes::{StripeShape, Stripes};
+use crate::stripes::{StripeShape, Stripes, Without};
 
 /// Byte of a member of an added disk group at which its allocation groups begin.
 pub const ADDED_GROUPS_OFFSET: u64 = 2 * SUPERBLOCK_AREA_BYTES;
@@ -437,7 +437,7 @@ impl Geometry {
     #[must_use]
     pub fn added_stripes(&self, shape: StripeShape) -> Stripes {
         let segment_bytes = self.segment_bytes();
-        Stripes { shape, groups_offset: ADDED_GROUPS_OFFSET, segment_bytes, without: None }
+        Stripes { shape, groups_offset: ADDED_GROUPS_OFFSET, segment_bytes, without: Without::NONE }
     }
 
     /// Checks what was added (DG1): names what is wrong.

@@ -146,6 +146,51 @@ impl StripeShape {
     }
 }
 
+/// Members of a disk group that something does not lie on, counted among all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Without(u64);
+
+impl Without {
+    /// How many members can be told apart.
+    pub const COUNTED_MAX: usize = 64;
+    /// It lies on all.
+    pub const NONE: Without = Without(0);
+
+    /// Returns the same without `member` too.
+    #[must_use]
+    pub fn and(self, member: usize) -> Without {
+        debug_assert!(member < Without::COUNTED_MAX, "{member}");
+        let bit = u32::try_from(member).ok().and_then(|member| 1_u64.checked_shl(member));
+        Without(self.0 | bit.unwrap_or(0))
+    }
+
+    /// Whether it does not lie on `member`.
+    #[must_use]
+    pub fn has(self, member: usize) -> bool {
+        member < Without::COUNTED_MAX && self.0 >> member & 1 == 1
+    }
+
+    /// Returns how many of these are in front of `member`.
+    fn before(self, member: usize) -> usize {
+        (0..member.min(Without::COUNTED_MAX)).filter(|other| self.has(*other)).count()
+    }
+
+    /// Returns which member that one is which is number `number` of those that it lies on.
+    #[must_use]
+    pub fn nth(self, number: usize) -> usize {
+        if self == Without::NONE {
+            return number;
+        }
+        let mut others = (0..).filter(|member| !self.has(*member));
+        others.nth(number).unwrap_or(number)
+    }
+
+    /// Returns them.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..Without::COUNTED_MAX).filter(move |member| self.has(*member))
+    }
+}
+
 /// The arithmetic of one disk group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stripes {
@@ -155,8 +200,8 @@ pub struct Stripes {
     pub groups_offset: u64,
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// Which member of the disk group these do not lie on, counted among all; `None`: on all.
-    pub without: Option<u8>,
+    /// Which members of the disk group these do not lie on.
+    pub without: Without,
 }
 
 /// Where a byte of the groups lies.
@@ -191,18 +236,15 @@ impl Stripes {
     /// Returns which member of the disk group that one is which is number `number` of those that
     /// these lie on.
     fn member(&self, number: u64) -> usize {
-        let number = slot(number);
-        let is_behind = self.without.is_some_and(|without| number >= usize::from(without));
-        number + usize::from(is_behind)
+        self.without.nth(slot(number))
     }
 
     /// Returns the opposite; `None`: these do not lie on `member`.
     fn number_of(&self, member: usize) -> Option<usize> {
-        let number = match self.without.map(usize::from) {
-            Some(without) if member == without => return None,
-            Some(without) => member - usize::from(member > without),
-            None => member,
-        };
+        if self.without.has(member) {
+            return None;
+        }
+        let number = member - self.without.before(member);
         (number < usize::from(self.shape.members)).then_some(number)
     }
 
@@ -344,13 +386,13 @@ mod tests {
                 let shape = StripeShape { members, unit_shift, has_parity };
                 {
                     let segment_bytes = rows * shape.data_bytes();
-                    Stripes { shape, groups_offset: 3 << 16, segment_bytes, without: None }
+                    Stripes { shape, groups_offset: 3 << 16, segment_bytes, without: Without::NONE }
                 }
             });
             let of_bytes = [(12, 128 << 10), (14, 1 << 20), (14, 40 << 12), (16, 960 << 10)];
             let of_bytes = of_bytes.map(|(unit_shift, segment_bytes)| {
                 let shape = StripeShape { members, unit_shift, has_parity };
-                Stripes { shape, groups_offset: 3 << 16, segment_bytes, without: None }
+                Stripes { shape, groups_offset: 3 << 16, segment_bytes, without: Without::NONE }
             });
             of_rows.into_iter().chain(of_bytes)
         })

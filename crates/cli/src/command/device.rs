@@ -88,7 +88,6 @@ fn done(at: &Controlled, command: &DeviceCommand, output: &Output) -> anyhow::Re
         DeviceCommand::Grow { devices, size, .. } => grow(at, devices, *size, output),
         DeviceCommand::Remove { devices: names, wait, accept_no_redundancy, .. } => {
             let chosen = chosen::of_pool(at, &devices(at)?, names, Unknown::Refused)?;
-            refuse_two_of_one(at, &chosen)?;
             chosen::each(&chosen, output, &mut |device, has_next| {
                 // One leaves at a time.
                 remove(at, device, (*wait || has_next, *accept_no_redundancy), output)
@@ -235,23 +234,6 @@ fn attach(
     }
     // Without a server nobody else goes on with the copy.
     if must_wait || !at.is_served() { wait(at, output) } else { Ok(()) }
-}
-
-/// Refuses to take two devices out of one raid5 or stripe: the pool is mounted anew between them.
-fn refuse_two_of_one(at: &Controlled, chosen: &[Chosen]) -> anyhow::Result<()> {
-    for group in at.groups()?.iter().filter(|group| SPREAD.contains(&group.kind.as_str())) {
-        let own = chosen.iter().filter_map(|device| device.facts.as_ref());
-        let own = own.filter(|facts| !is_spare(facts) && facts.group == group.number);
-        let pool = at.pool.display();
-        anyhow::ensure!(
-            own.count() < 2,
-            "{pool}: two devices of disk group {}, a {}, cannot be removed by one command: nothing \
-             was done; remove one, wait until it is gone, mount the pool anew, and remove the next",
-            group.number,
-            group.kind
-        );
-    }
-    Ok(())
 }
 
 /// Takes out a spare, one of a mirror, raid5, stripe or round-robin, or the disk group of which

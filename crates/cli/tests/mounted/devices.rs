@@ -141,7 +141,7 @@ fn who_fails_a_device_waits_for_its_spare() {
     }
     let [s0, s1] = ["s0", "s1"].map(|name| mounted.text(name));
     let both = ["device", "remove", &directory, &paths[0], &paths[1]];
-    refused(&mounted, &both, "cannot be removed by one command: nothing was done");
+    refused(&mounted, &both, "the fewest of a raid5");
     let fail = ["device", "fail", &directory, &paths[0], &paths[1], "--wait"];
     refused(&mounted, &fail, &format!("could take the place of {}", paths[0]));
     done(&mounted, &["device", "add", &directory, &s0, "--spare"]);

@@ -8,7 +8,7 @@ use super::{
     SUPERBLOCK_AREA_BYTES, default_group_bytes, default_journal_bytes,
 };
 use crate::ids::Place;
-use crate::stripes::{StripeShape, StripeWidth, Stripes};
+use crate::stripes::{StripeShape, StripeWidth, Stripes, Without};
 
 impl Geometry {
     /// Lays out a pool in stripes of `shape`, on members of which the smallest has
@@ -150,7 +150,12 @@ impl Geometry {
     pub fn stripes(&self) -> Option<Stripes> {
         let shape = self.first_stripe?;
         let segment_bytes = self.segment_bytes();
-        Some(Stripes { shape, groups_offset: self.groups_offset, segment_bytes, without: None })
+        Some(Stripes {
+            shape,
+            groups_offset: self.groups_offset,
+            segment_bytes,
+            without: Without::NONE,
+        })
     }
 
     /// Returns what partial segments in `group` end with a multiple of, in fragments: a stripe, or

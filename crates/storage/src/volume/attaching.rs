@@ -339,8 +339,13 @@ pub(super) fn member_on(device: &SharedDevice, id: [u8; 16]) -> Member {
 
 /// Makes `new` the member of `set` in `slot` of the pool's `slots`: called while the labels come to
 /// tell of it ([`MemberSet::change`]).
-pub(super) fn take_in(set: &MemberSet, slots: &mut Vec<Slot>, slot: usize, new: Slot) {
+fn take_in(set: &MemberSet, slots: &mut Vec<Slot>, slot: usize, new: Slot) {
     set.take_slot(slot);
+    put_in(slots, slot, new);
+}
+
+/// Puts `new` into `slot` of the pool's `slots`.
+pub(super) fn put_in(slots: &mut Vec<Slot>, slot: usize, new: Slot) {
     while slots.len() <= slot {
         slots.push(Slot::gone());
     }

@@ -21,7 +21,7 @@ use format::disk_group::DiskGroupState;
 use format::geometry::Geometry;
 use format::members::MemberState;
 use format::reshape::{Lay, Towards};
-use format::stripes::Stripes;
+use format::stripes::{Stripes, Without};
 use format::superblock::Superblock;
 
 use super::Volume;
@@ -164,10 +164,6 @@ impl Changing<'_> {
         let mut coming = members.label().ok_or(NarrowError::NoSlot { slot })?;
         let kept = changes_to_come(&coming) + CHANGES_TO_NARROW - 1;
         let edition = volume.next_edition(kept).map_err(|_| NarrowError::Often)?;
-        // Its slots and those of the label have another order until the pool is opened again.
-        if members.of_slot(slot).is_some_and(|(set, _)| set.has_left()) {
-            return Err(NarrowError::Often);
-        }
         let first = may_narrow(&members.all(), &coming, slot)?;
         coming.begin_giving_up(slot, first);
         Ok(Narrowing { edition, slot, first, geometry: coming.geometry })
@@ -277,10 +273,8 @@ impl Changing<'_> {
             Change::States
         })?;
         let Some(ended) = ended else { return Ok(None) };
-        // Requests to it may be under way, and its own slot stays: so it is left out by number.
-        let member = reshaping.reshape.member;
-        let narrow = Stripes { without: Some(member), ..reshaping.lay.narrow };
-        set.set_lay(Lay::from(narrow));
+        // Requests to it may be under way, and its own slot stays: the set leaves it out.
+        set.set_lay(Lay::from(Stripes { without: Without::NONE, ..reshaping.lay.narrow }));
         volume.show_label(edition);
         Ok(Some((number, ended)))
     }
@@ -330,7 +324,7 @@ impl Changing<'_> {
             Change::States
         })?;
         if taken.is_some() {
-            set.set_lay(Lay::from(reshaping.lay.narrow));
+            set.set_lay(Lay::from(Stripes { without: Without::NONE, ..reshaping.lay.narrow }));
             if let Some(label) = set.label()
                 && let Err(error) = volume.show(edition, &label)
             {

@@ -41,7 +41,7 @@ use format::stripes::Stripes;
 use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
 
-use super::attaching::{check_place, member_on, take_in};
+use super::attaching::{check_place, member_on, put_in};
 use super::growth::changes_to_come;
 use super::joining::ReplaceError;
 use super::longer::why_no_more;
@@ -181,7 +181,8 @@ impl Changing<'_> {
             if let Some(lay) = label.geometry.lay_of(number) {
                 set.set_lay(lay);
             }
-            take_in(&set, slots, slot, Slot::new(Some(device), MemberState::Joining));
+            set.take_last_slot(slot);
+            put_in(slots, slot, Slot::new(Some(device), MemberState::Joining));
             widened = Ok(slot);
             (Change::States, Some(slot))
         });
@@ -389,9 +390,9 @@ impl Volume {
         if label.geometry.reshape.is_some() || label.geometry.last_groups.is_some() {
             return Err(AttachError::Reshaped);
         }
-        // Its slots and those of the label have another order until the pool is opened again.
+        // Own slots of members that were taken out stay theirs until the pool is opened again.
         let set = self.members().and_then(|members| members.of_slot(beside));
-        if set.is_some_and(|(set, _)| set.has_left()) {
+        if set.is_some_and(|(set, _)| set.has_many_gone()) {
             return Err(AttachError::Often);
         }
         let added = label.added.iter().find(|group| group.number == number);

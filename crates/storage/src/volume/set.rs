@@ -263,11 +263,6 @@ impl MemberSet {
         numbers.iter_mut().filter(|number| **number == slot).for_each(|number| *number = NOBODY);
     }
 
-    /// Whether one of its members was taken out since the pool was opened.
-    pub(super) fn has_left(&self) -> bool {
-        self.numbers.read().contains(&NOBODY)
-    }
-
     /// Returns how many of its members are online, by the pool's `slots`.
     fn online_of(&self, slots: &[Slot]) -> usize {
         let numbers = self.numbers.read();

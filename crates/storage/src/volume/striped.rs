@@ -37,7 +37,7 @@ use std::sync::Arc;
 use format::geometry::SUPERBLOCK_AREA_BYTES;
 use format::page::PAGE_BYTES;
 use format::reshape::Lay;
-use format::stripes::{Stripes, UnitPlace};
+use format::stripes::{Stripes, UnitPlace, Without};
 
 use super::composite::{Compared, Composite, Healed, ParityMended, Remaking, ToRemake, Verify};
 use super::joining::mib_at;
@@ -158,7 +158,7 @@ impl Striped {
     /// Returns who of `view` has a share of what lies as `stripes` say; of the others nothing is
     /// there.
     fn sharing(view: &View, stripes: &Stripes) -> View {
-        if stripes.without.is_none() {
+        if stripes.without == Without::NONE {
             return Arc::clone(view);
         }
         let own = |(member, slot): (usize, &Slot)| match stripes.has_member(member) {
