@@ -234,6 +234,12 @@ mod tests {
         let read = || part(Op::Read(7, 0), 2, 3, Some(Answer::Content(None)));
         assert!(check(vec![vec![first(), read(), again(made())]]));
         assert!(check(vec![vec![first(), read(), again(exists())]]));
+        // A read that was not answered may have been done, until the life ends.
+        let unanswered = || part(Op::Read(7, 0), 2, 9, None);
+        assert!(check(vec![vec![first(), unanswered(), again(made())]]));
+        assert!(check(vec![vec![first(), unanswered(), again(exists())]]));
+        let other = || part(Op::Read(8, 0), 2, 9, None);
+        assert!(!check(vec![vec![first(), other(), again(exists())]]));
         let change = || part(change, 2, 3, Some(Answer::Done));
         assert!(check(vec![vec![first(), change(), again(exists())]]));
         assert!(!check(vec![vec![first(), change(), again(made())]]));

@@ -54,6 +54,12 @@ impl Op {
         !matches!(self, Lookup(_) | List(_) | Attributes(_) | Read(..) | Commit(_))
     }
 
+    /// Whether others may see that it was done, though nobody was answered: a read changes a time,
+    /// in which an exclusive creation has its number.
+    pub(super) fn leaves_a_trace(&self) -> bool {
+        self.is_change() || matches!(self, Op::Read(..))
+    }
+
     /// Whether its answer says that it is on disk.
     pub(super) fn is_durable(&self) -> bool {
         !matches!(self, Op::Write { is_stable: false, .. })

@@ -548,7 +548,7 @@ impl World {
             open.sent = None;
             let Some(from) = open.arrived.take() else { continue };
             let hint = from;
-            if open.op.is_change() {
+            if open.op.leaves_a_trace() {
                 let (op, seems_kept) = (open.op, false);
                 left.push(Part { client: at, op, from, until, answer: None, hint, seems_kept });
             }
@@ -618,4 +618,19 @@ fn line_of(part: &Part) -> String {
     let Part { client, op, from, until, answer, hint, .. } = part;
     let until = if *until == usize::MAX { "end".to_owned() } else { until.to_string() };
     format!("{from:5} .. {until:5} (arrived {hint:5}) client {client}: {op:?} -> {answer:?}")
+}
+
+/// Goal: what was not answered is in the history if others may see that it was done: a read, too,
+/// for it changes a time. Method: requests that arrived, and one that did not.
+#[test]
+fn what_was_not_answered_is_in_the_history() {
+    let mut world = World::new(1);
+    let open = |op, arrived| Open { xid: 9, record: Vec::new(), op, sent: Some(1), arrived };
+    let (read, look) = (Op::Read(7, 0), Op::Lookup((0, 0)));
+    let all = [(read, Some(2)), (look, Some(3)), (Op::Truncate(7), Some(4)), (read, None)];
+    world.actors[0].open.extend(all.map(|(op, arrived)| open(op, arrived)));
+    world.leave_open(0, 5);
+    let life = world.lives.last().expect("there is one");
+    let left: Vec<_> = life.iter().map(|part| (part.op, part.from, part.until)).collect();
+    assert_eq!(left, [(read, 2, 5), (Op::Truncate(7), 4, 5)]);
 }
