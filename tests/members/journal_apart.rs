@@ -1,10 +1,11 @@
 //! The journal of a pool in use moves to devices of its own and back, and what a power cut leaves.
 
 use engine::DiskGroupError;
+use format::geometry::POOL_BYTES_MIN;
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::prng::Prng;
-use storage::device::sim::{Image, Recording};
+use storage::device::sim::{Fault, FaultPlan, Image, Recording, SimDevice, SimOptions};
 use storage::device::{Purpose, RequestKind};
 use storage::volume::{AddGroupError, NewGroup};
 
@@ -133,4 +134,57 @@ fn the_journal_moves_there_and_back() {
     for (name, nth) in [("before", 1), ("there", 2), ("back", 3)] {
         assert!(get(&pool, name) == Some(content(nth, 1, 50_000)), "{name}");
     }
+}
+
+/// Goal: a device that is taken for the journal is one that an open takes, in size and
+/// sectors.
+/// Method: sizes around what is needed; of a mirror the longer device has the longer sectors.
+#[test]
+fn what_is_taken_for_the_journal_is_opened_again() {
+    let least = POOL_BYTES_MIN;
+    for (bytes, fits) in [(least - 4096, false), (least, true), (least + 4096, true)] {
+        let devices = new_pool(Layout::Single, 1, 1, bytes);
+        let pool = open(&devices[..1]).expect("it was closed");
+        let added = pool.add_disk_group(&for_journal(&devices, Layout::Single, &[1]));
+        assert_eq!(added.is_ok(), fits, "{bytes}: {added:?}");
+        put(&pool, "f", &content(1, 1, 50_000)).expect("there is room");
+        pool.close().expect("nothing fails");
+        drop(pool);
+        let pool = open(&devices[..if fits { 2 } else { 1 }]).expect("it was closed");
+        assert!(get(&pool, "f") == Some(content(1, 1, 50_000)), "{bytes}");
+    }
+    let mut devices = new_pool(Layout::Mirror, 2, 1, POOL_BYTES);
+    let options = SimOptions { sector_bytes: 4096, ..SimOptions::default() };
+    devices.push(SimDevice::new(2 * POOL_BYTES, options));
+    let pool = open(&devices[..2]).expect("it was closed");
+    let group = for_journal(&devices, Layout::Mirror, &[2, 3]);
+    let error = pool.add_disk_group(&group).expect_err("the log ends at sectors of 512");
+    assert!(error.to_string().contains("in sectors of 512"), "{error}");
+    assert_eq!(devices[2].counts().writes() + devices[3].counts().writes(), 0);
+    put(&pool, "f", &content(1, 1, 50_000)).expect("it goes on");
+}
+
+/// Goal: what cannot be read of the journal leaves it where it is, and the pool goes on; what lies
+/// behind its end need not be read.
+#[test]
+fn a_journal_that_cannot_be_read_stays() {
+    let devices = new_pool(Layout::Single, 1, 1, POOL_BYTES);
+    let pool = open(&devices[..1]).expect("it was closed");
+    let group = for_journal(&devices, Layout::Single, &[1]);
+    let number = pool.add_disk_group(&group).expect("it fits");
+    put(&pool, "f", &content(1, 1, 50_000)).expect("there is room");
+    let journal_offset = pool.status().geometry.journal_offset;
+    let bad = |offset| FaultPlan::none().with(Fault::BadSector { offset });
+    devices[1].arm(bad(journal_offset));
+    let error = pool.remove_disk_group(number).expect_err("a head cannot be read");
+    assert!(error.to_string().contains("the journal is where it was"), "{error}");
+    put(&pool, "g", &content(2, 1, 50_000)).expect("it goes on");
+    // Some of them behind the end, and none in the few pages before it.
+    let far = (1..16).map(|nth| Fault::BadSector { offset: journal_offset + nth * (64 << 10) });
+    devices[1].arm(far.fold(FaultPlan::none(), FaultPlan::with));
+    pool.remove_disk_group(number).expect("nobody needs it");
+    put(&pool, "h", &content(3, 1, 50_000)).expect("it goes on");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    check_all(&devices_of(vec![devices[0].image()]), "back");
 }

@@ -407,3 +407,42 @@ fn a_pool_without_its_journal_is_refused() {
     assert_eq!(devices[0].counts().writes(), 0);
     open(&devices).expect("both are there").close().expect("nothing fails");
 }
+
+/// Goal: while the journal is apart each member of each disk group is made whole on another device.
+/// Method: one after the other is replaced, then each is away in turn after a crash.
+#[test]
+fn each_member_is_made_whole_with_the_journal_apart() {
+    for first in [(Layout::Mirror, 2, true), (RAID5, 3, true)] {
+        let specs = [first, (Layout::Mirror, 2, false)];
+        let (devices, made) = make(&specs, POOL_BYTES);
+        made.expect("it fits");
+        let members = devices.len();
+        let images = devices.iter().map(|device| device.image());
+        let new = (0..members).map(|_| Image::blank(POOL_BYTES));
+        let devices = devices_of(images.chain(new).collect());
+        let pool = open(&devices[..members]).expect("it was made");
+        for slot in 0..members {
+            put(&pool, &format!("f{slot}"), &content(slot, 1, 150_000)).expect("there is room");
+            let new: SharedDevice = Arc::<SimDevice>::clone(&devices[members + slot]);
+            let id = u8::try_from(slot + 20).expect("few");
+            pool.replace_member(slot, new, [id; 16]).expect("the others have all");
+            for round in 0.. {
+                pool.tick().expect("nothing fails");
+                if pool.members().iter().all(|it| it.member.is_online()) {
+                    break;
+                }
+                assert!(round < 500, "{first:?}: slot {slot} gets no further: {:?}", pool.jobs());
+            }
+        }
+        drop(pool);
+        for away in 0..members {
+            let left = (0..members).filter(|slot| *slot != away);
+            let left = devices_of(left.map(|slot| devices[members + slot].image()).collect());
+            let pool = open(&left).unwrap_or_else(|error| panic!("{first:?}, {away}: {error}"));
+            for slot in 0..members {
+                let found = get(&pool, &format!("f{slot}"));
+                assert!(found == Some(content(slot, 1, 150_000)), "{first:?}, {away}: {slot}");
+            }
+        }
+    }
+}

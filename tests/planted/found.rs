@@ -435,6 +435,11 @@ pub(crate) const FOUND: &[Row] = &[
     ("GrownUnwiped", "members", "longer::what_lay_behind_the_end_is_no_group_of_the_pool"),
     ("OldEndLeft", "members", "longer::a_device_that_is_cut_again_is_refused"),
     ("JournalNotCopied", "members", "journal_apart::a_cut_while_the_journal_moves_loses_nothing"),
+    (
+        "JournalWalkedForOthers",
+        "members",
+        "roles::each_member_is_made_whole_with_the_journal_apart",
+    ),
     ("JournalNotWalked", "members", "roles::the_journal_that_is_apart_is_on_its_own_devices"),
     (
         "FlushOfFirstGroupOnly",

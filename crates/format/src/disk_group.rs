@@ -37,7 +37,7 @@
 
 use std::ops::Range;
 
-use crate::geometry::{Geometry, POOL_BYTES_MAX, SUPERBLOCK_AREA_BYTES};
+use crate::geometry::{Geometry, POOL_BYTES_MAX, POOL_BYTES_MIN, SUPERBLOCK_AREA_BYTES};
 use crate::group::GROUPS_PER_TABLE_PAGE;
 use crate::lanes::Lanes;
 use crate::members::Layout;
@@ -313,10 +313,10 @@ impl Geometry {
     }
 
     /// Returns how many bytes a member of a disk group for the journal has: the journal, and the
-    /// superblocks at both ends.
+    /// superblocks at both ends; as many as any device of a pool at least.
     #[must_use]
     pub fn journal_member_bytes(&self) -> u64 {
-        self.journal_range().end + 2 * SUPERBLOCK_AREA_BYTES
+        (self.journal_range().end + 2 * SUPERBLOCK_AREA_BYTES).max(POOL_BYTES_MIN)
     }
 
     /// Returns the bytes of the pool that have the journal, its heads first.

@@ -190,6 +190,7 @@ bugs! {
     GrownUnwiped: "What lies where descriptors of a pool that grows will be is left there.",
     OldEndLeft: "Copies of the superblock stay where a device ended before it was longer.",
     JournalNotCopied: "The journal moves to other devices without what a recovery needs of it.",
+    JournalWalkedForOthers: "The journal is made anew on members of the first disk group.",
     JournalNotWalked: "A device that takes the place of one with the journal gets none of it.",
     FlushOfFirstGroupOnly: "A flush makes what lies in the first disk group durable alone (VG2).",
     RoleForgotten: "Data is put into a disk group that has no role for it (GR1).",

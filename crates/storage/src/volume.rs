@@ -55,6 +55,7 @@ pub use attaching::{AttachError, DetachError, Detached};
 pub use composite::{Compared, Composite, Healed, ParityMended, Remade, ToRemake, Verify};
 pub use growth::{AddGroupError, Changing, NewGroup};
 pub use joining::{Copied, ReplaceError};
+pub use journal_apart::Active;
 pub use lanes::{LaneError, LeavingLane};
 pub use longer::{GrowError, Growing, Room, why_no_more};
 pub use narrowing::{NarrowError, Narrowing};

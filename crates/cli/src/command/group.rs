@@ -51,7 +51,9 @@ pub(super) fn remove(
 ) -> anyhow::Result<()> {
     at.ask(&Request::GroupRemove { group: number })?;
     let pool = at.pool.display().to_string();
-    if !must_wait && at.is_served() {
+    // One with the journal is gone by now.
+    let is_left = |groups: Vec<GroupFacts>| groups.iter().any(|it| it.number == u64::from(number));
+    if !must_wait && at.is_served() && is_left(at.groups()?) {
         let facts = json!({ "leaving": number, "pool": pool });
         output.fact(&format!("disk group {number} leaves: a job moves what it holds"), &facts);
         return Ok(());

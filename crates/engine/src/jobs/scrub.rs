@@ -166,7 +166,9 @@ pub(crate) fn scrub_lacks(volume: &Volume) -> Option<ScrubError> {
         return Some(ScrubError::NotSeveral);
     };
     let is_online = |slot: &usize| label.members.get(*slot).is_some_and(Member::is_online);
-    let added = label.added.iter().map(|group| (group.layout, &group.slots));
+    // The journal is not walked over: it is compared when the pool is opened.
+    let added = label.added.iter().filter(|group| !group.has_journal);
+    let added = added.map(|group| (group.layout, &group.slots));
     let groups = iter::once((label.layout, &label.slots)).chain(added);
     let mut is_on_one = true;
     for (layout, slots) in groups {

@@ -27,7 +27,6 @@
 //! - W4: A journal of which a writer panicked has failed: chunks may be neither in the log nor on
 //!   the list any more.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -37,6 +36,7 @@ use format::journal::put_commit;
 use format::page::stamp;
 use runtime::planted::{self, Planted};
 use storage::device::{Operation, Purpose, SharedBytes};
+use storage::volume::Active;
 
 use super::copies::active_pieces;
 use super::log::SealedChunk;
@@ -422,15 +422,15 @@ impl Journal {
         Ok(())
     }
 
-    /// Calls `change` while nobody writes the log or its heads, with the bytes of the pool that a
-    /// recovery would read of it: so that the journal can lie elsewhere from then on. What waits
+    /// Calls `change` while nobody writes the log or its heads, with what a recovery would read
+    /// of it: so that the journal can lie elsewhere from then on. What waits
     /// for a commit waits meanwhile.
     ///
     /// # Errors
     ///
     /// [`crate::vnode::api::FsError::ReadOnly`]: the journal has failed, and `change` was not
     /// called.
-    pub(crate) fn while_at_rest<T>(&self, change: impl FnOnce(&[Range<u64>]) -> T) -> FsResult<T> {
+    pub(crate) fn while_at_rest<T>(&self, change: impl FnOnce(&Active) -> T) -> FsResult<T> {
         // LOCK: the checkpointer before the writer, as a checkpoint has them.
         let _checkpointer = self.checkpointer.lock();
         let _writer = self.writer_unless(|_| false)?;
@@ -440,10 +440,16 @@ impl Journal {
             (state.tail, state.log.position())
         };
         let heads = geometry.journal_offset;
-        let heads = heads..heads + format::geometry::JOURNAL_HEADS * 4096;
-        let pieces = active_pieces(geometry, tail, end).into_iter().map(|(_, piece)| piece);
-        let bytes: Vec<Range<u64>> = std::iter::once(heads).chain(pieces).collect();
-        Ok(change(&bytes))
+        let mut active = Active::default();
+        active.read.push(heads..heads + format::geometry::JOURNAL_HEADS * 4096);
+        let read_end = end.0.next_multiple_of(4096);
+        for (at, bytes) in active_pieces(geometry, tail, end) {
+            let read = read_end.saturating_sub(at).min(bytes.end - bytes.start);
+            let cut = bytes.start + read;
+            active.read.extend(Some(bytes.start..cut).filter(|it| !it.is_empty()));
+            active.behind.extend(Some(cut..bytes.end).filter(|it| !it.is_empty()));
+        }
+        Ok(change(&active))
     }
 
     /// Waits until nobody writes the log and lets the caller do so; `None` if `is_done` says that

@@ -147,7 +147,8 @@ impl Pool {
         let mut budget = if is_one { 0 } else { COUNTED_FOR_STATUS };
         let found = self.groups_within(&mut budget);
         let mut groups: Vec<DiskGroupStatus> = found.into_iter().map(|(group, _)| group).collect();
-        if let [only] = groups.as_mut_slice() {
+        // One for the journal has no room of its own.
+        if let Some(only) = groups.first_mut().filter(|_| is_one) {
             let space = self.core.store.alloc.counts();
             only.used_bytes = space.used << self.volume().geometry().fragment_shift;
             only.is_counted = true;

@@ -372,7 +372,9 @@ fn may_detach(
     let group = label.group_of_slot(slot);
     let (number, layout, own) = group.ok_or(DetachError::NoSlot { slot })?;
     if layout != Layout::Mirror {
-        return Err(DetachError::Kind { number, kind: layout.word(), way: way_of(number, layout) });
+        let has_journal = label.added.iter().any(|it| it.number == number && it.has_journal);
+        let way = way_of(number, layout, has_journal);
+        return Err(DetachError::Kind { number, kind: layout.word(), way });
     }
     if own.len() == 2 && !accepts_single {
         return Err(DetachError::NoRedundancy);
@@ -396,7 +398,7 @@ fn check_others(slots: &[Slot], own: &Slots, slot: usize) -> Result<(), DetachEr
 }
 
 /// Returns what can be done with a disk group none of whose devices can go.
-fn way_of(number: u8, layout: Layout) -> String {
+fn way_of(number: u8, layout: Layout, has_journal: bool) -> String {
     match (number, layout) {
         (0, Layout::Single) => {
             "`device add --mirror` attaches a copy, and then it can be removed".to_owned()
@@ -405,6 +407,9 @@ fn way_of(number: u8, layout: Layout) -> String {
             "`device remove` moves what it holds to the others".to_owned()
         }
         (0, _) => "the first disk group has the metadata and stays".to_owned(),
+        _ if has_journal => {
+            format!("`group remove {number}` moves the journal to the first disk group")
+        }
         _ => format!(
             "`group add` adds room elsewhere, and `group remove {number}` then moves its data there"
         ),

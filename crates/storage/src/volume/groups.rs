@@ -354,7 +354,11 @@ impl Composite for Groups {
 
     fn has_share(&self, slot: usize, piece: &Range<u64>) -> bool {
         self.part_of(piece.start, piece.end - piece.start).is_none_or(|(placed, _)| {
-            placed.part.composite.has_share(slot, &placed.inner_range(piece))
+            let composite = &placed.part.composite;
+            // In a walk over the first disk group the journal of another may lie.
+            let is_own = composite.members().own_of(slot).is_some();
+            (is_own || planted::is(Planted::JournalWalkedForOthers))
+                && composite.has_share(slot, &placed.inner_range(piece))
         })
     }
 

@@ -42,7 +42,7 @@ use runtime::sync::MutexGuard;
 use super::attaching::AttachError;
 use super::composite::Composite;
 use super::groups::{Groups, Part};
-use super::journal_apart::plan_journal;
+use super::journal_apart::{check_sectors, plan_journal};
 use super::lanes::{Lane, named, not_a_lane};
 use super::open::{layout_over, needed_of, parts_over};
 use super::set::{Change, MemberSet, take_table};
@@ -129,6 +129,22 @@ pub enum AddGroupError {
         /// What it was to lie on.
         kind: &'static str,
     },
+    /// Give another device.
+    #[error(
+        "{device}: its sectors have {found_bytes} bytes, and the log of this pool is written in \
+         sectors of {most_bytes}: give a device with smaller sectors"
+    )]
+    JournalSectors {
+        /// Its name.
+        device: String,
+        /// Of the device.
+        found_bytes: u32,
+        /// Of the pool.
+        most_bytes: u32,
+    },
+    /// Nothing was changed.
+    #[error("{0}; the journal is where it was")]
+    JournalNotMoved(DeviceError),
     /// Give a larger device.
     #[error(
         "{device}: {found_bytes} bytes, and a device for the journal of this pool has \
@@ -386,6 +402,7 @@ impl Volume {
         let smallest = infos().min_by_key(|info| info.size_bytes);
         let smallest = smallest.ok_or(AddGroupError::TooManyMembers)?;
         if new.has_journal {
+            check_sectors(superblock, infos().cloned())?;
             return plan_journal(superblock, new.layout, (number, slots), smallest);
         }
         let group_bytes = u64::from(geometry.group_fragments) << geometry.fragment_shift;

@@ -30,14 +30,25 @@ use super::Volume;
 use super::composite::Composite;
 use super::growth::{AddGroupError, Changing, NewGroup};
 use crate::convert::to_usize;
-use crate::device::{Device, DeviceError, DeviceInfo, Operation, Purpose, SharedBytes};
+use crate::device::{
+    AlignedBuffer, Device, DeviceError, DeviceInfo, Operation, Purpose, SharedBytes,
+};
+
+/// The bytes of the pool that a recovery reads of the journal.
+#[derive(Clone, Debug, Default)]
+pub struct Active {
+    /// Its heads, and its records.
+    pub read: Vec<Range<u64>>,
+    /// Behind its end, as far as a chunk reaches: nothing of the log may seem to be there.
+    pub behind: Vec<Range<u64>>,
+}
 
 /// What is copied at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
 impl Changing<'_> {
-    /// Makes `new` the disk group that has the journal: see the module's header. `active` are the
-    /// bytes of the pool that a recovery would read of it. `superblock`, the current label, becomes
+    /// Makes `new` the disk group that has the journal: see the module's header. `active` is
+    /// what a recovery would read of it. `superblock`, the current label, becomes
     /// what the labels say. Returns the number of the disk group.
     ///
     /// # Errors
@@ -48,7 +59,7 @@ impl Changing<'_> {
         &self,
         superblock: &mut Superblock,
         new: &NewGroup,
-        active: &[Range<u64>],
+        active: &Active,
     ) -> Result<u8, AddGroupError> {
         let volume = self.volume();
         let old_parts = volume.parts_now(superblock);
@@ -69,34 +80,57 @@ impl Changing<'_> {
         Ok(volume.end_adding(addition, superblock))
     }
 
-    /// Moves the journal to the first disk group, and takes the one that had it out. `active` are
-    /// the bytes of the pool that a recovery would read of it.
+    /// Moves the journal to the first disk group, and takes the one that had it out. `active` is
+    /// what a recovery would read of it.
     ///
     /// # Errors
     ///
     /// As [`Changing::add_journal`].
-    pub fn take_journal_back(&self, active: &[Range<u64>]) -> Result<(), AddGroupError> {
+    pub fn take_journal_back(&self, active: &Active) -> Result<(), AddGroupError> {
         let volume = self.volume();
         let number = volume.geometry().journal_group;
         let parts = volume.now().parts.clone();
         let (Some(first), true) = (parts.first(), number != 0) else { return Ok(()) };
         if !planted::is(Planted::JournalNotCopied) {
-            copy(volume.device().as_ref(), first.composite.as_ref(), active)?;
+            let copied = copy(volume.device().as_ref(), first.composite.as_ref(), active);
+            copied.map_err(AddGroupError::JournalNotMoved)?;
         }
         volume.take_group_out_with(self, number)
     }
 }
 
-/// Copies `ranges` of the pool to the same bytes of a disk group, durably.
-fn copy(from: &dyn Device, to: &dyn Composite, ranges: &[Range<u64>]) -> Result<(), DeviceError> {
-    for range in ranges {
+/// Copies what is active of the journal to the same bytes of a disk group, durably; what lies
+/// behind its end nobody needs to read.
+fn copy(from: &dyn Device, to: &dyn Composite, active: &Active) -> Result<(), DeviceError> {
+    let write = |offset, bytes: AlignedBuffer| {
+        let data = vec![SharedBytes::from(bytes)];
+        to.submit(Purpose::Journal, Operation::Write { offset, data }).wait()
+    };
+    for range in &active.read {
         for offset in (range.start..range.end).step_by(to_usize(PIECE_BYTES)) {
             let length = to_usize(PIECE_BYTES.min(range.end - offset));
-            let data = vec![SharedBytes::from(from.read(Purpose::Journal, offset, length)?)];
-            to.submit(Purpose::Journal, Operation::Write { offset, data }).wait()?;
+            write(offset, from.read(Purpose::Journal, offset, length)?)?;
         }
     }
+    for range in &active.behind {
+        write(range.start, AlignedBuffer::zeroed(to_usize(range.end - range.start)))?;
+    }
     to.flush(Purpose::Journal)
+}
+
+/// Refuses a device whose sectors are longer than those of the pool: what is written of the log
+/// ends at these.
+pub(super) fn check_sectors(
+    superblock: &Superblock,
+    mut devices: impl Iterator<Item = DeviceInfo>,
+) -> Result<(), AddGroupError> {
+    let most_bytes = superblock.sector_bytes;
+    match devices.find(|info| info.sector_bytes > most_bytes) {
+        Some(DeviceInfo { name: device, sector_bytes: found_bytes, .. }) => {
+            Err(AddGroupError::JournalSectors { device, found_bytes, most_bytes })
+        }
+        None => Ok(()),
+    }
 }
 
 /// Returns a disk group for the journal, with the free number and slots that it is given, on
@@ -114,10 +148,6 @@ pub(super) fn plan_journal(
         return Err(AddGroupError::JournalLayout { kind: layout.word() });
     }
     let (device, found_bytes) = (smallest.name.clone(), smallest.size_bytes);
-    // What it writes of the log ends at sectors that the pool has.
-    if smallest.sector_bytes > superblock.sector_bytes {
-        return Err(AddGroupError::Sectors { device, bytes: smallest.sector_bytes });
-    }
     let needed_bytes = superblock.geometry.journal_member_bytes();
     let plan = superblock.geometry.plan_journal(number, layout, slots, found_bytes);
     plan.ok_or(AddGroupError::JournalTooSmall { device, found_bytes, needed_bytes })

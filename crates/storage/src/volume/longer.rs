@@ -81,6 +81,14 @@ pub enum GrowError {
         /// Which was named.
         disk_group: u8,
     },
+    /// Nothing is to be done.
+    #[error(
+        "disk group {disk_group} has the journal, which is as long as it was made: it does not grow"
+    )]
+    Journal {
+        /// Its number.
+        disk_group: u8,
+    },
     /// Wait until it is gone.
     #[error("disk group {disk_group} leaves the pool: it does not grow")]
     Leaving {
@@ -288,7 +296,8 @@ impl Volume {
     #[must_use]
     pub fn rooms(&self, superblock: &Superblock) -> Vec<Result<Room, GrowError>> {
         let (label, slots) = (self.current_label(superblock), self.all_slots());
-        let added = label.added.iter().map(|group| group.number);
+        let added = label.added.iter().filter(|group| !group.has_journal);
+        let added = added.map(|group| group.number);
         let numbers: Vec<u8> = std::iter::once(0).chain(added).collect();
         let room = |number: u8| plan(&label, &slots, number, length_now_of).map(|(room, _)| room);
         numbers.into_iter().map(room).collect()
@@ -393,6 +402,7 @@ fn devices_of(
         Some(group) if group.state == DiskGroupState::Leaving => {
             return Err(GrowError::Leaving { disk_group });
         }
+        Some(group) if group.has_journal => return Err(GrowError::Journal { disk_group }),
         Some(group) => group.slots.clone(),
     };
     let away = |member: &Member, state| {
