@@ -330,3 +330,40 @@ fn a_pool_that_has_stopped_mends_nothing() {
         assert!(found > 0, "{count} members: nothing bad was read");
     }
 }
+
+/// Goal: a scrub tells apart what no device gives now from what is lost, and names both. Method:
+/// the same pages of a file have bad sectors, or have rotted, on as many members as the pool cannot
+/// do without.
+#[test]
+fn a_scrub_tells_what_it_cannot_read_from_what_is_lost() {
+    for (count, base) in grounds() {
+        for is_unread in [true, false] {
+            let what = format!("{count} members, unread: {is_unread}");
+            let content = content(96 << 10);
+            let devices = with_file(&base, count, &content);
+            let members = if count == 4 { 2 } else { count };
+            for at in 0..members {
+                let offsets = pages_of(&devices, at, &content);
+                if is_unread {
+                    devices[at].arm(bad(&offsets));
+                    continue;
+                }
+                for offset in offsets {
+                    // Not the same on all: that is seen by reads alone.
+                    let junk = [u8::try_from(at + 1).expect("few"); PAGE];
+                    let page = AlignedBuffer::copy_of(&junk);
+                    devices[at].write(Purpose::Check, offset, page).expect("nothing fails yet");
+                }
+            }
+            let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(pool.scrub().expect("there is something to compare"), "{what}");
+            let report = (0..1000).find_map(|_| {
+                pool.tick().unwrap_or_else(|error| panic!("{what}: {error}"));
+                pool.scrub_report().filter(|report| report.is_done)
+            });
+            let report = report.unwrap_or_else(|| panic!("{what}: {:?}", pool.jobs()));
+            assert_eq!((report.unread > 0, report.lost > 0), (is_unread, !is_unread), "{report:?}");
+            assert!(report.names.iter().any(|name| name.contains("/f")), "{what}: {report:?}");
+        }
+    }
+}

@@ -32,7 +32,7 @@ use format::ids::{Epoch, Place};
 use format::members::{Layout, Member};
 use format::page::PAGE_BYTES;
 use runtime::planted::{self, Planted};
-use storage::device::{DeviceError, Purpose, Redundancy};
+use storage::device::{AlignedBuffer, DeviceError, Purpose, Redundancy};
 use storage::volume::{Healed, Volume};
 
 use super::pieces::{
@@ -53,6 +53,7 @@ pub(crate) struct ScrubCounts {
     differing: AtomicU64,
     repaired: AtomicU64,
     lost: AtomicU64,
+    unread: AtomicU64,
     unused: AtomicU64,
     parities: AtomicU64,
     is_done: AtomicU64,
@@ -72,11 +73,14 @@ pub struct ScrubReport {
     pub repaired: u64,
     /// Pages and blocks of which no copy verifies, or that could not be written again.
     pub lost: u64,
+    /// Those of which no copy verifies that could be read, and one could not be: it may be there
+    /// all the same.
+    pub unread: u64,
     /// Differing pages that nothing uses.
     pub unused: u64,
     /// Runs of rows whose parity was written again.
     pub parities: u64,
-    /// Which are lost: the first of them, files by their paths.
+    /// Which are lost, or cannot be read: the first of them, files by their paths.
     pub names: Vec<String>,
     /// Whether it has come to the end.
     pub is_done: bool,
@@ -94,6 +98,7 @@ impl ScrubCounts {
             differing: of(&self.differing),
             repaired: of(&self.repaired),
             lost: of(&self.lost),
+            unread: of(&self.unread),
             unused: of(&self.unused),
             parities: of(&self.parities),
             names: self.names.lock().clone(),
@@ -105,8 +110,20 @@ impl ScrubCounts {
     fn lose(&self, what: impl Into<Affected>) {
         let what = what.into();
         log_affected!(&what, "a scrub finds nothing that verifies, or cannot write it");
-        let what = what.to_string();
         self.lost.fetch_add(1, Ordering::Relaxed);
+        self.name(what.to_string());
+    }
+
+    /// Notes what a device has said of something that it should have.
+    fn miss(&self, what: impl Into<Affected>, error: &DeviceError) {
+        let what = what.into();
+        tracing::warn!(%error, "a scrub cannot read all that should have it");
+        log_affected!(&what, "a scrub cannot read it now, and nothing else that verifies has it");
+        self.unread.fetch_add(1, Ordering::Relaxed);
+        self.name(what.to_string());
+    }
+
+    fn name(&self, what: String) {
         let mut names = self.names.lock();
         // Each page of a block has the name of its file.
         if names.len() < LOST_NAMED_MAX && names.last() != Some(&what) {
@@ -123,12 +140,8 @@ impl ScrubCounts {
             Some(Healed { bytes: Some(_), bad, repaired, .. }) if bad == repaired => {
                 self.repaired.fetch_add(1, Ordering::Relaxed);
             }
-            Some(healed) => {
-                if let Some(error) = &healed.unread {
-                    tracing::warn!(%error, "a scrub cannot read all that should have it");
-                }
-                self.lose(what());
-            }
+            Some(Healed { bytes: None, unread: Some(error), .. }) => self.miss(what(), error),
+            Some(_) => self.lose(what()),
         }
     }
 }
@@ -434,9 +447,26 @@ fn look_at(core: &Core, id: SegmentId) -> FsResult<Option<Segment<'_>>> {
         let start = geometry.segment_place(id.group, id.segment);
         let length = index_wide(geometry.segment_bytes());
         let read = |copy| volume.read_copy(copy, Purpose::Cleaner, start, length);
-        for bytes in (0..).map_while(read).filter_map(Result::ok) {
+        for (copy, bytes) in (0..).map_while(read).enumerate() {
+            // A bad sector under a block must not hide what the summaries list.
+            let bytes = bytes.unwrap_or_else(|_| read_in_pages(core, copy, start, length));
             blocks.extend(listed_in(core, &pin, &bytes));
         }
     }
     Ok(Some(Segment { pin, blocks }))
+}
+
+/// Reads a copy of `length` bytes from `start` page by page; what is not given is zeros.
+fn read_in_pages(core: &Core, copy: usize, start: Place, length: usize) -> AlignedBuffer {
+    let (geometry, volume) = (core.store.geometry(), &core.store.volume);
+    let mut bytes = AlignedBuffer::zeroed(length);
+    let Some(offset) = geometry.device_offset(start, 1) else { return bytes };
+    for (page, at) in bytes.chunks_exact_mut(PAGE_BYTES).zip((offset..).step_by(PAGE_BYTES)) {
+        let place = geometry.place_at(at);
+        let read = place.and_then(|it| volume.read_copy(copy, Purpose::Cleaner, it, PAGE_BYTES));
+        if let Some(Ok(own)) = read {
+            page.copy_from_slice(&own);
+        }
+    }
+    bytes
 }

@@ -173,8 +173,7 @@ impl Scrub {
             Err(error) => {
                 core.store.journal.check_alive()?;
                 if let Some(who) = who {
-                    tracing::warn!(%error, "a block cannot be rebuilt");
-                    self.counts.lose(who);
+                    self.counts.miss(who, &error);
                 }
                 Ok(false)
             }
