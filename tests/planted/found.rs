@@ -434,6 +434,11 @@ pub(crate) const FOUND: &[Row] = &[
     ),
     ("GrownUnwiped", "members", "longer::what_lay_behind_the_end_is_no_group_of_the_pool"),
     ("OldEndLeft", "members", "longer::a_device_that_is_cut_again_is_refused"),
+    (
+        "LaneOfOlderLabel",
+        "members",
+        "round_robin_changes::labels_that_change_while_a_device_comes_are_in_nobodys_way",
+    ),
     ("JournalNotCopied", "members", "journal_apart::a_cut_while_the_journal_moves_loses_nothing"),
     (
         "JournalWalkedForOthers",

@@ -91,7 +91,9 @@ impl Geometry {
             let overlaps = |other: &GroupRange| {
                 range.first < other.numbers().end && other.first < range.numbers().end
             };
-            range.first.checked_add(range.count).is_some_and(|behind| behind <= end)
+            // What is free in front may have become the first disk group's.
+            range.first >= self.first_added()
+                && range.first.checked_add(range.count).is_some_and(|behind| behind <= end)
                 && !self.added.iter().any(overlaps)
         };
         (0..=u8::MAX).filter_map(at).find(is_free)

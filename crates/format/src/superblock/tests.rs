@@ -239,6 +239,12 @@ fn devices_of_a_round_robin_go_and_come() {
     let (lane, free) = superblock.geometry.free_lane(&one).expect("there is room");
     assert!(lane > 2 && free.first >= superblock.geometry.numbers_of(2).end, "{lane} {free:?}");
     superblock.take_out(3);
+    // What the first disk group has grown into is not free.
+    let mut grown = superblock.geometry.clone();
+    let group_bytes = u64::from(grown.group_fragments) << grown.fragment_shift;
+    grown.device_bytes = grown.groups_offset + u64::from(all[1].first + 1) * group_bytes;
+    let (_, free) = grown.free_lane(&one).expect("there is room");
+    assert!(free.first >= grown.first_added() && free.first > all[1].first, "{free:?}");
     // Back in the middle, as a device that comes.
     superblock.members[2] = Member::new([9; 16], 1 << 30);
     let plan = superblock.geometry.plan_added(3, Layout::Single, slots(), all_bytes(&superblock));

@@ -323,8 +323,17 @@ impl Addition<'_> {
     pub(super) fn say_online(&self) -> Result<(), AddGroupError> {
         let Addition { new, set, plan, new_parts, .. } = self;
         new_parts.iter().for_each(|part| part.composite.members().join_roster());
-        let mut placed = Ok(());
+        let (mut placed, mut written) = (Ok(()), Ok(()));
         let said = set.change(|slots, label| {
+            if self.lane.is_some() && !planted::is(Planted::LaneOfOlderLabel) {
+                // CRASH: from now on its label is held against those of the other members of the
+                // round-robin, which somebody may have written since it got one.
+                let own = new_parts.iter().map(|part| part.composite.members());
+                written = own.into_iter().try_for_each(|own| own.write_own_labels(label));
+                if written.is_err() {
+                    return Change::Nothing;
+                }
+            }
             note_paths(label, slots);
             if label.added.iter().all(|group| group.number != plan.number) {
                 add_to(label, new, plan);
@@ -334,7 +343,7 @@ impl Addition<'_> {
         });
         // Whoever gives up writes the labels of the others once more: if one of these has failed it
         // says so then.
-        said.map_err(AddGroupError::NewDevice)?;
+        said.and(written).map_err(AddGroupError::NewDevice)?;
         Ok(placed?)
     }
 
