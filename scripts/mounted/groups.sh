@@ -36,7 +36,7 @@ refused() {
     grep -q -e "$words" "$WORK/refused" || fail "$*: $(cat "$WORK/refused")"
 }
 DATA="raid5:$WORK/d0.hf,$WORK/d1.hf,$WORK/d2.hf" META="mirror:$WORK/m0.hf,$WORK/m1.hf"
-refused "=metadata,journal" create --group "$DATA=data" --group "$META=metadata" --size "${MIB}M"
+refused "=metadata" create --group "$DATA=data" --group "$META=journal" --size "${MIB}M"
 refused "role data" create --group "$META=metadata,journal" --size "${MIB}M"
 [ ! -e "$WORK/d0.hf" ] && [ ! -e "$WORK/m0.hf" ] || fail "a refusal leaves a file"
 "$HOLDFAST" create --group "$DATA" --group "$META=metadata,journal" --size "${MIB}M" >/dev/null

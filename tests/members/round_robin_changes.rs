@@ -346,7 +346,7 @@ fn labels_that_change_while_a_device_comes_are_in_nobodys_way() {
     close(pool);
     let devices = devices_of(devices.iter().map(|device| device.image()).collect());
     let now = || devices.iter().map(|device| device.time()).max().expect("there are devices");
-    let opening = Opening { devices: shared(&devices[..=WIDTH].to_vec()), accepts_missing: false };
+    let opening = Opening { devices: shared(&devices[..=WIDTH]), accepts_missing: false };
     let (volume, mut label) = Volume::open_members(opening).expect("it was closed");
     let begun = now();
     let changing = volume.changing();

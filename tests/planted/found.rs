@@ -434,6 +434,7 @@ pub(crate) const FOUND: &[Row] = &[
     ),
     ("GrownUnwiped", "members", "longer::what_lay_behind_the_end_is_no_group_of_the_pool"),
     ("OldEndLeft", "members", "longer::a_device_that_is_cut_again_is_refused"),
+    ("LostPageIsUnused", "members", "scrub::a_page_of_metadata_that_nobody_gives_is_told"),
     (
         "LaneOfOlderLabel",
         "members",

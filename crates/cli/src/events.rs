@@ -93,8 +93,9 @@ impl<S: Subscriber> Layer<S> for Keep {
             let of = |name: &str, value: &Option<String>| {
                 value.as_ref().map_or_else(String::new, |value| format!(" {name}={value:?}"))
             };
-            let (fileset, file) = (of("fileset", &fileset), of("file", &path));
-            *damage = Some((before + 1, format!("{text}{fileset}{file}")));
+            let file = [("pool", &pool), ("fileset", &fileset), ("file", &path)];
+            let file = file.map(|(name, value)| of(name, value)).concat();
+            *damage = Some((before + 1, text.clone() + &file));
         }
         let bytes = first.zip(last);
         let kept = Kept { seconds: now_seconds(), is_error, text, pool, fileset, path, bytes };

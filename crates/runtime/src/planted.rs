@@ -189,6 +189,7 @@ bugs! {
     GrownNotLabelled: "A pool uses what its devices are longer before its labels say so.",
     GrownUnwiped: "What lies where descriptors of a pool that grows will be is left there.",
     OldEndLeft: "Copies of the superblock stay where a device ended before it was longer.",
+    LostPageIsUnused: "A scrub takes a page of metadata that no device gives for one of nobody.",
     LaneOfOlderLabel: "A device that comes to a round-robin has an older label than its others.",
     JournalNotCopied: "The journal moves to other devices without what a recovery needs of it.",
     JournalWalkedForOthers: "The journal is made anew on members of the first disk group.",

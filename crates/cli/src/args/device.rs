@@ -18,6 +18,7 @@ use crate::size::ByteSize;
                         holdfast device add d0.hf /dev/sdb --mirror d0.hf --wait\n  \
                         holdfast device add d0.hf /dev/sde --raid5 d0.hf --wait\n  \
                         holdfast device add d0.hf /dev/sdf --stripe d0.hf --wait\n  \
+                        holdfast device add d0.hf /dev/sdg --round-robin d0.hf\n  \
                         holdfast device remove d0.hf /dev/sdb --wait\n  \
                         holdfast device remove d0.hf d1.hf --accept-no-redundancy\n\n\
                         POOL is any device of the pool, or a directory that it is mounted on. A \

@@ -6,6 +6,7 @@ mod failing;
 
 use std::path::Path;
 
+use format::members::Layout;
 use serde_json::json;
 
 use self::chosen::{Chosen, Unknown};
@@ -88,12 +89,42 @@ fn done(at: &Controlled, command: &DeviceCommand, output: &Output) -> anyhow::Re
         DeviceCommand::Grow { devices, size, .. } => grow(at, devices, *size, output),
         DeviceCommand::Remove { devices: names, wait, accept_no_redundancy, .. } => {
             let chosen = chosen::of_pool(at, &devices(at)?, names, Unknown::Refused)?;
+            check_enough_stay(at, &chosen)?;
             chosen::each(&chosen, output, &mut |device, has_next| {
                 // One leaves at a time.
                 remove(at, device, (*wait || has_next, *accept_no_redundancy), output)
             })
         }
     }
+}
+
+/// Refuses devices of which the first could leave a raid5 or stripe, and the others could not then.
+fn check_enough_stay(at: &Controlled, chosen: &[Chosen]) -> anyhow::Result<()> {
+    if chosen.len() < 2 {
+        return Ok(());
+    }
+    for group in at.groups()? {
+        let least = match group.kind.as_str() {
+            "raid5" => *Layout::Raid5 { unit_shift: 0 }.widths().start(),
+            "stripe" => *Layout::Stripe { unit_shift: 0 }.widths().start(),
+            _ => continue,
+        };
+        let is_own = |device: &&Chosen| {
+            device.facts.as_ref().is_some_and(|facts| group.slots.contains(&facts.slot))
+        };
+        let leave = chosen.iter().filter(is_own).count();
+        anyhow::ensure!(
+            leave == 0 || group.slots.len() >= least + leave,
+            "{}: disk group {} is a {} of {}, and {leave} of it are to leave: {least} are the \
+             fewest of a {}. Nothing was done; name fewer, or add others first",
+            at.pool.display(),
+            group.number,
+            group.kind,
+            group.slots.len(),
+            group.kind
+        );
+    }
+    Ok(())
 }
 
 /// Keeps a device as a spare.
@@ -250,6 +281,13 @@ fn remove(
         at.ask(&Request::DeviceRemove { device: chosen.asked.clone() })?;
         let facts = json!({ "removed": name, "pool": pool.to_string() });
         output.fact(&format!("{} is no spare any more", printable(&name)), &facts);
+        return Ok(());
+    };
+    // What it is part of may have changed while another left.
+    let now = devices(at)?.into_iter().find(|it| it.id == device.id);
+    let Some(device) = Some(device).filter(|it| it.id.is_empty()).or(now.as_ref()) else {
+        let facts = json!({ "removed": name, "pool": pool.to_string() });
+        output.fact(&format!("{} is of no pool any more", printable(&name)), &facts);
         return Ok(());
     };
     let group = at.groups()?.into_iter().find(|group| group.number == device.group);

@@ -68,15 +68,20 @@ pub(super) fn remove(
 pub(super) fn wait_until_gone(at: &Controlled, number: u8, output: &Output) -> anyhow::Result<()> {
     let pool = at.pool.display();
     let (mut progress, mut patience) = (output.progress(), Patience::new());
+    // Its number may be that of another by then.
+    let mut own: Option<Vec<String>> = None;
     loop {
         let groups = at.groups()?;
         let jobs = at.jobs()?;
         let name = format!("emptying disk group {number}");
         let job = jobs.into_iter().find(|job| job.name == name);
-        if groups.iter().all(|group| group.number != u64::from(number)) {
+        let found = groups.into_iter().find(|group| group.number == u64::from(number));
+        let devices = found.map(|group| group.devices);
+        if devices.is_none() || own.is_some() && own != devices {
             progress.finish();
             return Ok(());
         }
+        own = devices;
         if let Some(job) = job {
             if job.is_paused || job.failure.is_some() {
                 let why = job.failure.unwrap_or_else(|| "somebody paused it".to_owned());

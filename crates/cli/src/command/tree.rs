@@ -39,6 +39,7 @@ pub(crate) fn import(
             let message = format!("{}: a clone never changes", args.pool.display());
             return Err(UsageError::new(message).into());
         }
+        check_apart(&at, &tree, &args.source)?;
         let shown = named(&at, &tree);
         let facts = ask(&at, &Transfer::Import { tree }, file, ("imported", output))?;
         Ok((shown, facts))
@@ -119,6 +120,32 @@ fn source_of(source: &Path) -> anyhow::Result<(File, bool)> {
 fn is_archive(target: &Path) -> bool {
     let is_tar = target.extension().is_some_and(|extension| extension == "tar");
     target == Path::new("-") || (is_tar && !target.is_dir())
+}
+
+/// Refuses a source that the tree to be made is in: it would be imported into itself without end.
+fn check_apart(at: &Controlled, tree: &TreeSpec, source: &Path) -> anyhow::Result<()> {
+    if source == Path::new("-") || !source.is_dir() || !at.is_served() {
+        return Ok(());
+    }
+    // Of a place that cannot be looked at, whoever opens it tells why.
+    let Ok(place) = std::fs::canonicalize(source) else { return Ok(()) };
+    let Some(found) = status::find(&place)? else { return Ok(()) };
+    let inside =
+        Path::new(OsStr::from_bytes(&tree.path)).strip_prefix("/").unwrap_or(Path::new(""));
+    let id = |path: &Path| std::fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
+    let of_source = id(&place);
+    for directory in found.directories_of(&at.pool, &tree.fileset) {
+        let target = directory.join(inside);
+        let mut above = target.ancestors().take_while(|it| it.starts_with(&directory));
+        anyhow::ensure!(
+            of_source.is_none() || !above.any(|it| id(it) == of_source),
+            "{}: what is imported would go into it, to {}, and be imported in turn: name a \
+             place outside of it with --path",
+            source.display(),
+            target.display()
+        );
+    }
+    Ok(())
 }
 
 /// Refuses a target in the tree that is exported: what is written there would be exported in turn.

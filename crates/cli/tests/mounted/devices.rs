@@ -170,6 +170,27 @@ fn who_fails_a_device_waits_for_its_spare() {
     mounted.unmount();
 }
 
+/// Goal: where one of several devices could not leave, none begins to.
+#[test]
+fn what_cannot_all_leave_does_not_begin_to() {
+    if !can_mount("what_cannot_all_leave_does_not_begin_to") {
+        return;
+    }
+    for (kind, names) in [("raid5", &["r0", "r1", "r2", "r3"][..]), ("stripe", &["s0", "s1", "s2"])]
+    {
+        let mounted = Mounted::new();
+        let paths = pool_of(&mounted, kind, names);
+        let directory = mounted.text("mnt");
+        let both = ["device", "remove", &directory, &paths[1], &paths[2]];
+        refused(&mounted, &both, "Nothing was done");
+        let list = done(&mounted, &["group", "list", &directory]);
+        assert!(paths.iter().all(|path| list.contains(path)), "{list}");
+        let jobs = done(&mounted, &["job", "list", &directory]);
+        assert!(!jobs.contains("taking a device out"), "{jobs}");
+        mounted.unmount();
+    }
+}
+
 /// A file system of another kind on a loop device, mounted; gone with it.
 struct Foreign {
     device: Loop,

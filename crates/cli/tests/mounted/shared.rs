@@ -142,6 +142,15 @@ fn an_import_is_seen_by_shared_mounts() {
         }
         before = Some(text);
     }
+    // What would go into its own source never came to an end.
+    let (root, deep) = (mounted.text("mnt"), mounted.text("mnt/d"));
+    for (source, path) in [(&root, "/copy"), (&deep, "/d/x/y"), (&root, "/")] {
+        let output = mounted.run(&["import", source, &pool, "--path", path]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains("in turn"), "{source}: {text}");
+    }
+    mounted.holdfast(&["import", &deep, &pool, "--path", "/copy of d"]);
+    assert_eq!(fs::read(mounts[1].join("copy of d/new0")).expect("it was imported"), b"new");
     drop(other);
     mounted.finish();
 }

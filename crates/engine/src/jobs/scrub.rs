@@ -384,7 +384,10 @@ impl Scrub {
         };
         let mut who = None;
         let healed = match segment {
-            Some(segment) if segment.pin.kept == Redundancy::Copies => core.store.cache.mend(place),
+            Some(segment) if segment.pin.kept == Redundancy::Copies => {
+                self.mend_page(core, place);
+                return Ok(());
+            }
             Some(segment) => mend_data(core, place, segment, &mut who)?,
             None => None,
         };
@@ -392,6 +395,24 @@ impl Scrub {
             who.unwrap_or_else(|| format!("what lies at {place}").into())
         });
         Ok(())
+    }
+
+    /// Repairs a page of metadata that has copies.
+    fn mend_page(&self, core: &Core, place: Place) {
+        let what = || format!("the page of metadata at {place}");
+        let healed = core.store.cache.mend(place);
+        // One that is in use and was never home is in memory.
+        let is_needed =
+            || core.store.alloc.is_page_used(place) && !core.store.cache.is_in_memory(place);
+        if healed.is_some() || !is_needed() || planted::is(Planted::LostPageIsUnused) {
+            self.counts.count(healed.as_ref(), || what().into());
+            return;
+        }
+        let read = |copy| core.store.volume.read_copy(copy, Purpose::Home, place, PAGE_BYTES);
+        match (0..).map_while(read).find_map(Result::err) {
+            Some(error) => self.counts.miss(what(), &error),
+            None => self.counts.lose(what()),
+        }
     }
 }
 

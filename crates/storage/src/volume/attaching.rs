@@ -135,7 +135,7 @@ pub enum AttachError {
         "disk group {number} would have no more room with a device more, for its segments of \
          {segment_bytes} bytes would take as many rows as now: give devices for a disk group of \
          their own (holdfast group add); to exchange a device, remove the old one first (holdfast \
-         device remove), mount the pool anew, and then add the new one"
+         device remove), and then add the new one"
     )]
     NoGain {
         /// Number of the disk group.

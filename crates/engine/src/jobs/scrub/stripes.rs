@@ -92,16 +92,7 @@ impl Scrub {
     fn mend_pages(&self, core: &Core, differing: &[u64]) {
         for &offset in differing {
             let Some(place) = core.store.geometry().place_at(offset) else { continue };
-            let healed = core.store.cache.mend(place);
-            // One that is in use and was never home is in memory.
-            let is_needed =
-                || core.store.alloc.is_page_used(place) && !core.store.cache.is_in_memory(place);
-            if healed.is_none() && is_needed() {
-                self.counts.lose(format!("the page of metadata at {place}"));
-                continue;
-            }
-            self.counts
-                .count(healed.as_ref(), || format!("the page of metadata at {place}").into());
+            self.mend_page(core, place);
         }
     }
 
