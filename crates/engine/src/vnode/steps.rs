@@ -224,9 +224,10 @@ impl Steps {
         if !self.has_waiting.load(Ordering::Acquire) {
             return None;
         }
-        let one_more = |count: usize| (count < FILLERS_MAX).then_some(count + 1);
+        let one_more = |count: usize| (count < FILLERS_MAX).then(|| count + 1);
         let begun = self.fillers.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
-        begun.is_ok().then_some(Filler(&self.fillers))
+        // Only one that was begun may be dropped: it counts down then.
+        begun.is_ok().then(|| Filler(&self.fillers))
     }
 
     /// Returns what a reader will ask for next and is not read ahead; it is from now on.
@@ -432,6 +433,20 @@ mod tests {
             starts
         };
         offsets.iter().map(note).collect()
+    }
+
+    /// Goal: who finds that as many threads read ahead as may has no part in their count. Seen to
+    /// fail: each who was refused counted one down, and below 0 every read panicked.
+    #[test]
+    fn who_is_refused_counts_for_nobody() {
+        let steps = Steps::default();
+        steps.has_waiting.store(true, Ordering::Release);
+        let fillers: Vec<Option<Filler<'_>>> = (0..FILLERS_MAX).map(|_| steps.begin()).collect();
+        assert!(fillers.iter().all(Option::is_some));
+        (0..2 * FILLERS_MAX).for_each(|_| assert!(steps.begin().is_none()));
+        assert_eq!(steps.fillers.load(Ordering::Acquire), FILLERS_MAX);
+        drop(fillers);
+        assert_eq!(steps.fillers.load(Ordering::Acquire), 0);
     }
 
     #[test]
