@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use format::fileset::ROOT_NAME;
@@ -129,16 +129,11 @@ fn check_apart(at: &Controlled, tree: &TreeSpec, source: &Path) -> anyhow::Resul
     }
     // Of a place that cannot be looked at, whoever opens it tells why.
     let Ok(place) = std::fs::canonicalize(source) else { return Ok(()) };
-    let Some(found) = status::find(&place)? else { return Ok(()) };
-    let inside =
-        Path::new(OsStr::from_bytes(&tree.path)).strip_prefix("/").unwrap_or(Path::new(""));
-    let id = |path: &Path| std::fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
-    let of_source = id(&place);
-    for directory in found.directories_of(&at.pool, &tree.fileset) {
-        let target = directory.join(inside);
+    let of_source = id_of(&place);
+    for (directory, target) in seen_at(at, tree, &place)? {
         let mut above = target.ancestors().take_while(|it| it.starts_with(&directory));
         anyhow::ensure!(
-            of_source.is_none() || !above.any(|it| id(it) == of_source),
+            of_source.is_none() || !above.any(|it| id_of(it) == of_source),
             "{}: what is imported would go into it, to {}, and be imported in turn: name a \
              place outside of it with --path",
             source.display(),
@@ -158,22 +153,37 @@ fn check_outside(at: &Controlled, tree: &TreeSpec, target: &Path) -> anyhow::Res
     let place = if target.is_dir() { target } else { parent };
     // Of a place that cannot be looked at, whoever makes the target tells why.
     let Ok(place) = std::fs::canonicalize(place) else { return Ok(()) };
-    let Some(found) = status::find(&place)? else { return Ok(()) };
-    let inside =
-        Path::new(OsStr::from_bytes(&tree.path)).strip_prefix("/").unwrap_or(Path::new(""));
-    let id = |path: &Path| std::fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
-    for directory in found.directories_of(&at.pool, &tree.fileset) {
-        let source = id(&directory.join(inside));
-        let is_below = place.ancestors().any(|above| source.is_some() && id(above) == source);
+    for (_, source) in seen_at(at, tree, &place)? {
+        let of_source = id_of(&source);
+        let is_below = place.ancestors().any(|it| of_source.is_some() && id_of(it) == of_source);
         anyhow::ensure!(
             !is_below,
             "{}: it is in the tree that is exported, {}, and would be exported into itself: name a \
              place elsewhere, or export a clone",
             target.display(),
-            directory.join(inside).display()
+            source.display()
         );
     }
     Ok(())
+}
+
+/// Returns each mount of the fileset of `tree`, and where the tree is seen there; none where
+/// `place` is on no mount.
+fn seen_at(
+    at: &Controlled,
+    tree: &TreeSpec,
+    place: &Path,
+) -> anyhow::Result<Vec<(PathBuf, PathBuf)>> {
+    let Some(found) = status::find(place)? else { return Ok(Vec::new()) };
+    let inside =
+        Path::new(OsStr::from_bytes(&tree.path)).strip_prefix("/").unwrap_or(Path::new(""));
+    let seen = |directory: PathBuf| (directory.clone(), directory.join(inside));
+    Ok(found.directories_of(&at.pool, &tree.fileset).into_iter().map(seen).collect())
+}
+
+/// Returns what tells a file from others, whatever name it goes by.
+fn id_of(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|it| (it.dev(), it.ino()))
 }
 
 /// Removes a target that was made and got nothing, so that it is not in the way of another try.

@@ -240,7 +240,9 @@ fn check_roles(first: &GroupPlan, others: &[GroupPlan]) -> Result<(), OpenError>
         return Err(OpenError::JournalWithData);
     }
     let odd = own.clone().find(|group| !may_have_journal(group.layout));
-    odd.map_or(Ok(()), |group| Err(OpenError::JournalLayout { kind: group.layout.word() }))
+    odd.map_or(Ok(()), |group| {
+        Err(AddGroupError::JournalLayout { kind: group.layout.word() }.into())
+    })
 }
 
 /// Returns a disk group beside the first of a new pool, as large as its members allow.

@@ -176,12 +176,6 @@ pub enum OpenError {
          metadata, or on devices of its own"
     )]
     JournalWithData,
-    /// Make that disk group a single or a mirror.
-    #[error("the journal cannot lie on a {kind}: give it a single or a mirror")]
-    JournalLayout {
-        /// What it was to lie on.
-        kind: &'static str,
-    },
     /// Give a larger device, or a smaller journal.
     #[error(
         "a device for the journal has {found_bytes} bytes, and {needed_bytes} are needed: give a \

@@ -245,22 +245,24 @@ impl Changing<'_> {
         look: impl FnOnce(&Geometry) -> Result<(), E>,
     ) -> Result<u8, E> {
         let plan = |superblock: &Superblock| Ok((Volume::plan_group(superblock, new)?, None));
-        self.add_planned(superblock, new, plan, look)
+        self.add_planned(superblock, new, plan, |addition| look(addition.geometry()))
     }
 
-    /// Adds what is planned: a disk group, or the device of one as a member of a round-robin.
+    /// Adds what is planned: a disk group, for data or the journal, or the device of one as a
+    /// member of a round-robin. `look` is asked, or does what else is needed, when the new members
+    /// have their labels.
     pub(super) fn add_planned<E: From<AddGroupError>>(
         &self,
         superblock: &mut Superblock,
         new: &NewGroup,
         plan: impl FnOnce(&Superblock) -> Result<(DiskGroup, Option<Lane>), E>,
-        look: impl FnOnce(&Geometry) -> Result<(), E>,
+        look: impl FnOnce(&Addition<'_>) -> Result<(), E>,
     ) -> Result<u8, E> {
         let old_parts = self.volume.parts_now(superblock);
         let planned = plan(superblock)?;
         let addition = self.volume.begin_adding(superblock, new, old_parts, planned)?;
         let prepared = addition.prepare().map_err(AddGroupError::NewDevice).map_err(E::from);
-        let looked = prepared.and_then(|()| look(&addition.coming.geometry));
+        let looked = prepared.and_then(|()| look(&addition));
         if let Err(error) = looked.and_then(|()| Ok(addition.say_online()?)) {
             addition.give_up(superblock)?;
             return Err(error);
@@ -285,12 +287,17 @@ pub(super) struct Addition<'n> {
 }
 
 impl Addition<'_> {
+    /// Returns the geometry that the pool has when it is there.
+    pub(super) fn geometry(&self) -> &Geometry {
+        &self.coming.geometry
+    }
+
     pub(super) fn new_parts(&self) -> &[Part] {
         &self.new_parts
     }
 
     /// Overwrites what may lie where descriptors will, and writes the labels of the new members.
-    pub(super) fn prepare(&self) -> Result<(), DeviceError> {
+    fn prepare(&self) -> Result<(), DeviceError> {
         let Addition { plan, new_parts: parts, .. } = self;
         let geometry = &self.coming.geometry;
         let stripe = plan.layout.stripe(plan.slots.len());
@@ -320,7 +327,7 @@ impl Addition<'_> {
     }
 
     /// Says in the labels of all members that the disk group is there, durably.
-    pub(super) fn say_online(&self) -> Result<(), AddGroupError> {
+    fn say_online(&self) -> Result<(), AddGroupError> {
         let Addition { new, set, plan, new_parts, .. } = self;
         new_parts.iter().for_each(|part| part.composite.members().join_roster());
         let (mut placed, mut written) = (Ok(()), Ok(()));
@@ -348,7 +355,7 @@ impl Addition<'_> {
     }
 
     /// Takes the disk group out of the labels again, durably, and then the labels off its devices.
-    pub(super) fn give_up(self, superblock: &mut Superblock) -> Result<(), AddGroupError> {
+    fn give_up(self, superblock: &mut Superblock) -> Result<(), AddGroupError> {
         if !planted::is(Planted::AddedLeftBehind) {
             self.new_parts.iter().for_each(|part| part.composite.members().leave_roster());
         }
@@ -430,7 +437,7 @@ impl Volume {
 
     /// Returns the disk groups as parts of a space; the table of `superblock` becomes what the
     /// labels say.
-    pub(super) fn parts_now(&self, superblock: &mut Superblock) -> Vec<Part> {
+    fn parts_now(&self, superblock: &mut Superblock) -> Vec<Part> {
         let parts = self.parts_of(superblock);
         let label = parts.first().and_then(|first| first.composite.members().label());
         if let Some(label) = label {
@@ -441,7 +448,7 @@ impl Volume {
     }
 
     /// Says in the labels of the members that there are that a disk group is being added, durably.
-    pub(super) fn begin_adding<'n>(
+    fn begin_adding<'n>(
         &self,
         superblock: &mut Superblock,
         new: &'n NewGroup,
@@ -467,7 +474,7 @@ impl Volume {
     }
 
     /// Shows a disk group that the labels say is there.
-    pub(super) fn end_adding(&self, addition: Addition<'_>, superblock: &mut Superblock) -> u8 {
+    fn end_adding(&self, addition: Addition<'_>, superblock: &mut Superblock) -> u8 {
         let Addition { edition, set, plan, old_parts: mut parts, new_parts, .. } = addition;
         if let Some(label) = set.label() {
             superblock.sequence = label.sequence;

@@ -48,8 +48,8 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 impl Changing<'_> {
     /// Makes `new` the disk group that has the journal: see the module's header. `active` is
-    /// what a recovery would read of it. `superblock`, the current label, becomes
-    /// what the labels say. Returns the number of the disk group.
+    /// what a recovery would read of it. `superblock`, the current label, becomes what the labels
+    /// say. Returns the number of the disk group.
     ///
     /// # Errors
     ///
@@ -61,23 +61,14 @@ impl Changing<'_> {
         new: &NewGroup,
         active: &Active,
     ) -> Result<u8, AddGroupError> {
-        let volume = self.volume();
-        let old_parts = volume.parts_now(superblock);
-        let planned = (Volume::plan_group(superblock, new)?, None);
-        let addition = volume.begin_adding(superblock, new, old_parts, planned)?;
-        let prepared = addition.prepare().and_then(|()| {
-            let Some(to) = addition.new_parts().first() else { return Ok(()) };
-            if planted::is(Planted::JournalNotCopied) {
-                return Ok(());
-            }
-            copy(volume.device().as_ref(), to.composite.as_ref(), active)
-        });
-        let said = prepared.map_err(AddGroupError::NewDevice);
-        if let Err(error) = said.and_then(|()| addition.say_online()) {
-            addition.give_up(superblock)?;
-            return Err(error);
-        }
-        Ok(volume.end_adding(addition, superblock))
+        let plan = |superblock: &Superblock| Ok((Volume::plan_group(superblock, new)?, None));
+        self.add_planned(superblock, new, plan, |addition| {
+            let to = addition.new_parts().first();
+            let to = to.filter(|_| !planted::is(Planted::JournalNotCopied));
+            let from = self.volume().device().as_ref();
+            let copied = to.map_or(Ok(()), |to| copy(from, to.composite.as_ref(), active));
+            copied.map_err(AddGroupError::NewDevice)
+        })
     }
 
     /// Moves the journal to the first disk group, and takes the one that had it out. `active` is

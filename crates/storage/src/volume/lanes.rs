@@ -26,7 +26,7 @@ use format::superblock::{DISK_GROUPS_MAX, Superblock};
 use runtime::planted::{self, Planted};
 
 use super::groups::Part;
-use super::growth::{AddGroupError, Changing, NewGroup, changes_to_come};
+use super::growth::{AddGroupError, Addition, Changing, NewGroup, changes_to_come};
 use super::set::Change;
 use crate::device::SharedDevice;
 
@@ -222,6 +222,7 @@ impl Changing<'_> {
         let new =
             NewGroup { layout: Layout::Single, devices: vec![(device, id)], has_journal: false };
         let plan = |superblock: &Superblock| Ok(plan_lane(superblock, beside, &new)?);
+        let look = |addition: &Addition<'_>| look(addition.geometry());
         self.add_planned(superblock, &new, plan, look).map(drop)
     }
 

@@ -129,13 +129,16 @@ struct Found {
     weak: Vec<FoundWeak>,
 }
 
+fn newest_of(labels: impl Iterator<Item = Superblock>) -> Option<Superblock> {
+    labels.max_by_key(|label| (label.membership().number, label.sequence))
+}
+
 /// Leaves out of `devices` those that the newest label does not list, as who looks for the devices
 /// of a pool does: a weak member may be the only one that has it.
 fn leave_out_others(devices: &mut Vec<SharedDevice>) {
     let label =
         |device: &SharedDevice| read_superblock(device.as_ref()).ok().map(|report| report.current);
-    let age = |label: &Superblock| (label.membership().number, label.sequence);
-    let Some(newest) = devices.iter().filter_map(label).max_by_key(age) else { return };
+    let Some(newest) = newest_of(devices.iter().filter_map(label)) else { return };
     devices.retain(|device| {
         let id = label(device).map(|label| label.device_id());
         newest.members.iter().any(|member| Some(member.id) == id)
@@ -249,10 +252,9 @@ impl Members {
             let read = read_superblock(self.slice(device, number, &ends).as_ref());
             read.ok().map(|read| read.current)
         };
-        let age = |label: &Superblock| (label.membership().number, label.sequence);
         // Any may have the last update alone; of one that was taken out it is older.
         let all = (0..self.slices()).filter(|number| !self.is_weak(*number));
-        let newest = all.filter_map(label).max_by_key(age);
+        let newest = newest_of(all.filter_map(label));
         let is_member = |number: &u64| {
             let id = label(*number).map(|label| label.device_id());
             let members = newest.iter().flat_map(|label| &label.members);
