@@ -20,7 +20,7 @@ mod trees;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use check::report::Finding;
@@ -462,8 +462,9 @@ struct Mode {
     commit_interval: Duration,
 }
 
-/// Files of devices, each with its path.
-type Files = Arc<Mutex<Vec<(PathBuf, Arc<FileDevice>)>>>;
+/// Files of devices, each with its path. The pool alone keeps them: what it has let go of is closed
+/// when the last request to it is answered, and can be opened again then.
+type Files = Arc<Mutex<Vec<(PathBuf, Weak<FileDevice>)>>>;
 
 /// An open pool, with the thread that does its background work.
 struct Served {
@@ -491,7 +492,8 @@ impl Served {
     ) -> Served {
         let pool = Arc::new(pool);
         let mut told: Vec<PathBuf> = Vec::new();
-        let files: Files = Arc::new(Mutex::new(files));
+        let weak = |(path, file): (PathBuf, Arc<FileDevice>)| (path, Arc::downgrade(&file));
+        let files: Files = Arc::new(Mutex::new(files.into_iter().map(weak).collect()));
         let watched = Arc::clone(&files);
         let jobs = Jobs::start(TICK, {
             let pool = Arc::clone(&pool);
@@ -514,16 +516,14 @@ impl Served {
     }
 
     /// Looks from now on at what a new device is on too.
-    fn watch(&self, path: &Path, file: Arc<FileDevice>) {
+    fn watch(&self, path: &Path, file: &Arc<FileDevice>) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.push((path.to_owned(), file));
+        files.push((path.to_owned(), Arc::downgrade(file)));
     }
 
     /// Returns what is wrong; empty: nothing.
     fn troubles(&self, status: &engine::PoolStatus) -> Vec<String> {
         let failure = status.read_only.clone();
-        // A job may have taken one out.
-        self.forget_unused();
         let files = all_of(&self.files);
         let losses = files.iter().filter_map(|(path, file)| loss_of(path, file));
         // A pool that has failed has no background work, and said why.
@@ -532,8 +532,11 @@ impl Served {
     }
 }
 
+/// Returns those that the pool has, and forgets the others.
 fn all_of(files: &Files) -> Vec<(PathBuf, Arc<FileDevice>)> {
-    files.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);
+    files.retain(|(_, file)| file.strong_count() > 0);
+    files.iter().filter_map(|(path, file)| Some((path.clone(), file.upgrade()?))).collect()
 }
 
 /// Says that others than its owner may open a pool's file; `None`: they may not.

@@ -1,7 +1,7 @@
 //! What is asked of the devices of an open pool.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{MemberStatus, Pool, PoolStatus, SpareStatus};
@@ -60,20 +60,6 @@ pub(super) fn spares_of(status: &PoolStatus) -> Vec<DeviceFacts> {
 
 fn hex(id: [u8; 16]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-impl Served {
-    /// Lets go of devices that are of the pool no more.
-    pub(super) fn forget_unused(&self) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.retain(|(_, file)| Arc::strong_count(file) > 1);
-    }
-
-    /// Looks no longer at what the device at `path` is on, and lets go of it.
-    pub(super) fn watch_no_more(&self, path: &Path) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.retain(|(own, file)| own != path && Path::new(&file.info().name) != path);
-    }
 }
 
 /// Does what `request` asks of the devices; `None`: it asks for something else.
@@ -195,7 +181,6 @@ fn refused(served: &Served, error: &ReplaceError) -> BackendError {
 fn add_spare(served: &Served, path: &Path, is_forced: bool) -> Result<(), BackendError> {
     let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
     let was_there = path.exists();
-    served.forget_unused();
     // What the smallest member has for which it could stand in: which it does is seen then.
     let status = served.pool.status();
     let is_of_use = |layout: Layout| matches!(layout, Layout::Mirror | Layout::Raid5 { .. });
@@ -221,7 +206,7 @@ fn add_spare(served: &Served, path: &Path, is_forced: bool) -> Result<(), Backen
         };
         failed(&served.path, words)
     })?;
-    served.watch(path, device);
+    served.watch(path, &device);
     Ok(())
 }
 
@@ -237,7 +222,6 @@ fn remove_spare(served: &Served, name: &str) -> Result<(), BackendError> {
         return Err(failed(&served.path, words));
     };
     served.pool.remove_spare(id).map_err(|error| failed(&served.path, error))?;
-    served.watch_no_more(Path::new(&device.path));
     Ok(())
 }
 
@@ -275,19 +259,18 @@ fn online(served: &Served, name: &str) -> Result<(), BackendError> {
             None => served.pool.let_go_of_member(at),
         };
         match let_go {
-            Ok(name) => name.iter().for_each(|name| served.watch_no_more(Path::new(name))),
+            Ok(_) => {}
             Err(error) if slot.is_some() => return Err(words(&returned(served, &error))),
             Err(error) => tracing::warn!(slot = at, "{error}"),
         }
     }
-    served.forget_unused();
     let path = known.map_or_else(|| name.to_owned(), |device| device.path);
     let path = Path::new(&path);
     let device = open_device_with(path, FileOptions::default())?;
     check_writable(device.as_ref()).map_err(|error| cannot_use(path, &error))?;
     when_answered(|| served.pool.return_member(Arc::<FileDevice>::clone(&device)))
         .map_err(|error| words(&returned(served, &error)))?;
-    served.watch(path, device);
+    served.watch(path, &device);
     Ok(())
 }
 
@@ -333,7 +316,7 @@ fn replace(served: &Served, old: &str, new: &Path, is_forced: bool) -> Result<()
         }
         refused(served, &error)
     })?;
-    served.watch(new, device);
+    served.watch(new, &device);
     check_joined(served, slot, new)
 }
 
@@ -382,7 +365,7 @@ fn attach(
                 leave_nothing(error.may_be_listed());
                 failed(&served.path, error)
             })?;
-            served.watch(path, device);
+            served.watch(path, &device);
             return Ok(());
         }
     };
@@ -390,7 +373,7 @@ fn attach(
         leave_nothing(matches!(error, AttachError::Unfit(ReplaceError::Device(_))));
         failed(&served.path, error)
     })?;
-    served.watch(path, device);
+    served.watch(path, &device);
     check_joined(served, slot, path)
 }
 
@@ -413,7 +396,6 @@ fn check_joined(served: &Served, slot: usize, path: &Path) -> Result<(), Backend
 /// Takes the member that `name` names out of its mirror; out of a raid5, stripe or round-robin a
 /// job does, from now on.
 fn detach(served: &Served, name: &str, accepts_no_redundancy: bool) -> Result<(), BackendError> {
-    let path = named(served, name)?.path;
     let slot = slot_of(served, name)?;
     let status = served.pool.status();
     let group = status.groups.iter().find(|group| group.slots.contains(slot));
@@ -442,8 +424,6 @@ fn detach(served: &Served, name: &str, accepts_no_redundancy: bool) -> Result<()
     if let Err(error) = detached.blank() {
         tracing::warn!("{error}; the device is of the pool no more, and may still have its label");
     }
-    drop(detached);
-    served.watch_no_more(Path::new(&path));
     Ok(())
 }
 

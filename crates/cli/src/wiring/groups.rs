@@ -118,7 +118,7 @@ fn add_on(
     });
     let number = added.map_err(|error| failed(&served.path, error))?;
     for (path, device) in files {
-        served.watch(&path, device);
+        served.watch(&path, &device);
     }
     Ok(number)
 }

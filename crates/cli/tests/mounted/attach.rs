@@ -215,3 +215,48 @@ fn the_first_device_of_a_mounted_pool_is_exchanged() {
     assert!(fs::read(mounted.path("after")).expect("it is there") == [8; 300_000]);
     mounted.finish();
 }
+
+/// Goal: what was taken out of a mounted pool is closed, and comes again in the same mount: a
+/// device that was replaced, one that a mirror lost, one that a raid5 lost, and a disk group.
+#[test]
+fn what_was_taken_out_comes_again_in_the_same_mount() {
+    if !can_mount("what_was_taken_out_comes_again_in_the_same_mount") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let [m0, m1, m2, r0, r1, r2, r3] =
+        ["m0", "m1", "m2", "r0", "r1", "r2", "r3"].map(|name| mounted.text(name));
+    let directory = mounted.text("mnt");
+    let done = |arguments: &[&str]| {
+        let (is_done, words) = told(&mounted, arguments);
+        assert!(is_done, "{arguments:?}: {words}");
+    };
+    mounted.holdfast(&["create", "--group", &format!("mirror:{m0},{m1}"), "--size", "300M"]);
+    mounted.holdfast(&["mount", &m0, &directory, "--daemon"]);
+    write(&mounted.path("before"), &[7; 300_000]);
+    let add = |path: &str| {
+        done(&["device", "add", &directory, path, "--mirror", "1", "--force", "--wait"])
+    };
+    done(&["device", "replace", &directory, &m0, &m2, "--wait"]);
+    add(&m0);
+    done(&["device", "remove", &directory, &m2]);
+    add(&m2);
+
+    let raid = format!("raid5:{r0},{r1},{r2}");
+    done(&["group", "add", &directory, &raid, "--size", "300M"]);
+    let add = ["device", "add", &directory, &r3, "--raid5", &r0, "--force", "--wait"];
+    let remove = ["device", "remove", &directory, &r3, "--wait"];
+    for arguments in [&add, &remove[..], &add] {
+        done(arguments);
+    }
+    done(&["group", "remove", &directory, "1", "--wait"]);
+    done(&["group", "add", &directory, &format!("raid5:{r0},{r1},{r2},{r3}"), "--force"]);
+    write(&mounted.path("after"), &[8; 300_000]);
+    mounted.unmount();
+    mounted.holdfast(&["check", &m2]);
+    mounted.holdfast(&["mount", &m0, &directory, "--daemon"]);
+    assert!(fs::read(mounted.path("before")).expect("it is there") == [7; 300_000]);
+    assert!(fs::read(mounted.path("after")).expect("it is there") == [8; 300_000]);
+    mounted.unmount();
+}

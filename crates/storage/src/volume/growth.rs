@@ -553,8 +553,8 @@ impl Volume {
             self.set_parts(number, parts, &label);
         }
         // CRASH: no label lists them any more; what is left on them is believed by nobody.
-        let slots = leaving.iter().flat_map(|part| part.composite.members().view().to_vec());
-        for device in slots.filter_map(|slot| slot.device) {
+        let devices = leaving.iter().flat_map(|part| part.composite.members().let_go_of_all());
+        for device in devices {
             if let Err(error) = blank_label(&device) {
                 tracing::warn!("{error}; the device is of no pool any more, and has its label");
             }

@@ -29,6 +29,7 @@
 
 mod labels;
 mod lay;
+mod leaving;
 mod mending;
 
 use std::collections::BTreeSet;
@@ -224,13 +225,6 @@ impl MemberSet {
     pub(super) fn join_roster(self: &Arc<MemberSet>) {
         *self.standing.write() = Standing::Of;
         self.roster.sets.write().push(Arc::downgrade(self));
-    }
-
-    /// Labels are written to these members no more.
-    pub(super) fn leave_roster(self: &Arc<MemberSet>) {
-        *self.standing.write() = Standing::Gone;
-        let is_other = |set: &Weak<MemberSet>| !std::ptr::eq(set.as_ptr(), Arc::as_ptr(self));
-        self.roster.sets.write().retain(is_other);
     }
 
     /// Returns the slots of the pool that its members are in, by its own.
