@@ -14,7 +14,10 @@ const CHART_HEIGHT: u32 = 340;
 const COLUMNS: usize = 2;
 const FONT: &str = "sans-serif";
 /// Colours that are told apart also by those who see fewer (Okabe and Ito, 2008).
-const COLOURS: [RGBColor; 3] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115)];
+const COLOURS: [RGBColor; 4] =
+    [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
+/// Labels of an axis of rates: more of them lie on one another.
+const RATE_LABELS: usize = 6;
 
 /// Returns the picture of a report as SVG.
 ///
@@ -64,6 +67,8 @@ fn chart(area: &Area<'_>, grid: &Grid) -> Drawn {
         .x_labels(8)
         .y_desc("MB/s")
         .x_label_formatter(&|bytes| size_of(nearest(*bytes)))
+        .y_labels(RATE_LABELS)
+        .y_label_formatter(&|rate| rate_of(*rate))
         .light_line_style(TRANSPARENT)
         .label_style((FONT, 11))
         .draw()?;
@@ -88,6 +93,12 @@ fn chart(area: &Area<'_>, grid: &Grid) -> Drawn {
         .border_style(RGBColor(222, 222, 222))
         .label_font((FONT, 11))
         .draw()
+}
+
+/// Returns a rate as an axis has it: powers of ten as they are, and others with what they need.
+fn rate_of(rate: f64) -> String {
+    let text = format!("{rate:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[expect(clippy::as_conversions, reason = "a picture needs no more than 53 bits")]

@@ -37,6 +37,97 @@ const SMALL_BYTES: u64 = 4 << 10;
 /// A whole stripe without its parity: 15 units.
 const STRIPE_BYTES: u64 = 960 << 10;
 
+const NO_PROCESSOR: &str =
+    "The paper's processor, a Sun-4, is the limit there; here a processor costs nothing.";
+/// Table 6-4: who, which way, whether by several streams, requests a second, and why ours are not
+/// so many.
+const OPERATIONS: [(&str, Who, Direction, bool, u64, &str); 12] = [
+    ("1 disk, reads", Who::Raw, Direction::Read, false, 50, ""),
+    ("1 disk, writes", Who::Raw, Direction::Write, false, 45, ""),
+    ("16 disks, reads", Who::Raw, Direction::Read, true, 710, ""),
+    ("16 disks, writes", Who::Raw, Direction::Write, true, 670, ""),
+    ("RAID, 1 stream, reads", Who::Raid, Direction::Read, false, 55, ""),
+    ("RAID, 1 stream, writes", Who::Raid, Direction::Write, false, 25, ""),
+    ("RAID, 8 streams, reads", Who::Raid, Direction::Read, true, 300, ""),
+    ("RAID, 8 streams, writes", Who::Raid, Direction::Write, true, 100, ""),
+    ("Sawmill, 1 stream, reads", Who::Holdfast, Direction::Read, false, 45, ""),
+    ("Sawmill, 1 stream, writes", Who::Holdfast, Direction::Write, false, 345, NO_PROCESSOR),
+    ("Sawmill, 4 streams, reads", Who::Holdfast, Direction::Read, true, 95, NO_PROCESSOR),
+    ("Sawmill, 4 streams, writes", Who::Holdfast, Direction::Write, true, 345, NO_PROCESSOR),
+];
+const SMALL_REQUESTS: &str = "Those file systems make small requests of one disk, one at a time.";
+const ONE: bool = false;
+const SEVERAL: bool = true;
+/// What the text says of the figures: who, which way and by how many streams, size of request,
+/// hundredths of a megabyte a second, and why ours are others.
+const RATES: [(&str, Who, (Direction, bool), u64, u64, &str); 8] = [
+    (
+        "large reads of the raw disks (figure 6-7)",
+        Who::Raw,
+        (Direction::Read, ONE),
+        LARGE_BYTES,
+        2_450,
+        "",
+    ),
+    (
+        "large writes of the raw disks (figure 6-7)",
+        Who::Raw,
+        (Direction::Write, ONE),
+        LARGE_BYTES,
+        1_950,
+        "",
+    ),
+    (
+        "reads at random, one stream: the paper's peak (figure 6-6), here of 4 MB",
+        Who::Holdfast,
+        (Direction::Read, ONE),
+        LARGE_BYTES,
+        1_840,
+        "",
+    ),
+    (
+        "reads in sequence, one stream (figure 6-7), here at random of 4 MB",
+        Who::Holdfast,
+        (Direction::Read, ONE),
+        LARGE_BYTES,
+        2_100,
+        "",
+    ),
+    (
+        "large writes, one stream (figures 6-6, 6-7)",
+        Who::Holdfast,
+        (Direction::Write, ONE),
+        LARGE_BYTES,
+        1_500,
+        "Sawmill had its processor full, and disks that write at 1.2 MB/s; the model's write at \
+         their reads' 1.6.",
+    ),
+    (
+        "writes of 16 KB in place, RAID, 8 streams (figure 6-9)",
+        Who::Raid,
+        (Direction::Write, SEVERAL),
+        16 << 10,
+        110,
+        "",
+    ),
+    (
+        "writes of 64 KB in place, RAID, 8 streams (figure 6-9)",
+        Who::Raid,
+        (Direction::Write, SEVERAL),
+        64 << 10,
+        200,
+        "",
+    ),
+    (
+        "writes of 16 KB, several streams (figure 6-9)",
+        Who::Holdfast,
+        (Direction::Write, SEVERAL),
+        16 << 10,
+        410,
+        NO_PROCESSOR,
+    ),
+];
+
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
@@ -146,6 +237,7 @@ pub fn sawmill(size: Size, told: &mut dyn FnMut(&str)) -> Result<Report, LabErro
             format!("{DISKS} disks, requests at random over all of each; stripe unit 64 KB"),
             "RAID-5: update in place without a file system, old data and parity read first".into(),
             "Holdfast: a pool in RAID-5, one file; writes end with a sync; a cache of 4 MB".into(),
+            "its maps are in memory, as on a server that has run for a while".to_owned(),
             "a processor costs nothing".to_owned(),
         ],
         grids,
@@ -289,64 +381,27 @@ impl Measured {
 
     /// Table 6-4, and what the text says of the figures.
     fn beside_the_paper(&self) -> Vec<Beside> {
-        const NO_PROCESSOR: &str =
-            "The paper's processor, a Sun-4, is the limit there; here a processor costs nothing.";
-        let operations = [
-            ("RAID, 1 stream, reads", Who::Raid, Direction::Read, false, 55, ""),
-            ("RAID, 1 stream, writes", Who::Raid, Direction::Write, false, 25, ""),
-            ("RAID, 8 streams, reads", Who::Raid, Direction::Read, true, 300, NO_PROCESSOR),
-            ("RAID, 8 streams, writes", Who::Raid, Direction::Write, true, 100, NO_PROCESSOR),
-            ("16 disks, reads", Who::Raw, Direction::Read, true, 710, ""),
-            ("16 disks, writes", Who::Raw, Direction::Write, true, 670, ""),
-            ("Sawmill, 1 stream, reads", Who::Holdfast, Direction::Read, false, 45, ""),
-            (
-                "Sawmill, 1 stream, writes",
-                Who::Holdfast,
-                Direction::Write,
-                false,
-                345,
-                NO_PROCESSOR,
-            ),
-            ("Sawmill, 4 streams, reads", Who::Holdfast, Direction::Read, true, 95, NO_PROCESSOR),
-        ];
-        let small =
-            operations.into_iter().filter_map(|(what, who, way, is_several, paper, why)| {
-                let ours = self.rate(who, way, is_several, SMALL_BYTES)?.requests_per_second();
-                Some(Beside {
-                    what: format!("4 KB a second, {what} (table 6-4)"),
-                    paper: paper.to_string(),
-                    ours: ours.to_string(),
-                    why: why.to_owned(),
-                })
-            });
-        let streams = [
-            ("large reads, one stream", Who::Holdfast, Direction::Read, 2_100, ""),
-            (
-                "large writes, one stream",
-                Who::Holdfast,
-                Direction::Write,
-                1_500,
-                "Sawmill reached 15 MB/s with its processor full.",
-            ),
-            ("large reads of the raw disks", Who::Raw, Direction::Read, 2_450, ""),
-            (
-                "large writes of the raw disks",
-                Who::Raw,
-                Direction::Write,
-                1_950,
-                "The paper's disks write at 1.2 MB/s, the model's at their reads' 1.6.",
-            ),
-        ];
-        let large = streams.into_iter().filter_map(|(what, who, way, paper, why)| {
-            let ours = self.rate(who, way, false, LARGE_BYTES)?.centimegabytes();
+        let small = OPERATIONS.into_iter().filter_map(|line| {
+            let (what, who, way, is_several, paper, why) = line;
+            let ours = self.rate(who, way, is_several, SMALL_BYTES)?.requests_per_second();
             Some(Beside {
-                what: format!("{what} (figure 6-7)"),
+                what: format!("4 KB a second, {what} (table 6-4)"),
+                paper: paper.to_string(),
+                ours: ours.to_string(),
+                why: why.to_owned(),
+            })
+        });
+        let others = RATES.into_iter().filter_map(|line| {
+            let (what, who, (way, is_several), bytes, paper, why) = line;
+            let ours = self.rate(who, way, is_several, bytes)?.centimegabytes();
+            Some(Beside {
+                what: what.to_owned(),
                 paper: format!("{} MB/s", hundredths(paper)),
                 ours: format!("{} MB/s", hundredths(ours)),
                 why: why.to_owned(),
             })
         });
-        small.chain(large).collect()
+        small.chain(others).collect()
     }
 
     fn goals(&self) -> Vec<Goal> {
@@ -392,9 +447,21 @@ fn rate_of(
                 Ok(())
             })?;
             let file = found.into_inner().unwrap_or_else(|| pool.root());
+            rig.run(1, &|_, _| read_maps(pool, file, size.file_bytes()))?;
             run(&PoolFile { pool, file, file_bytes: size.file_bytes() })
         }),
     }
+}
+
+/// Has the maps of the file in memory, as on a server that has run for a while: a measurement is
+/// too short to make up for reading them one after the other.
+fn read_maps(pool: &Pool, file: Ino, file_bytes: u64) -> Result<(), LabError> {
+    let mut bytes = Vec::new();
+    (0..file_bytes / PIECE_BYTES).rev().try_for_each(|nth| {
+        bytes.clear();
+        pool.read(&Caller::root(), file, nth * PIECE_BYTES, 1, &mut bytes)?;
+        Ok(())
+    })
 }
 
 /// Table 6-6: a file of 5 MB on one disk and on all, written and read by 1 MB.
@@ -420,13 +487,13 @@ fn traditional(model: DiskModel) -> Result<Vec<Beside>, LabError> {
             what: format!("{what} written with fsync, Sprite-FFS / Sprite-LFS (table 6-6)"),
             paper: write.to_owned(),
             ours: rate(written_ns),
-            why: "Those file systems make small requests of one disk, one at a time.".to_owned(),
+            why: SMALL_REQUESTS.to_owned(),
         });
         lines.push(Beside {
             what: format!("{what} read from disk, Sprite-FFS / Sprite-LFS (table 6-6)"),
             paper: read.to_owned(),
             ours: rate(read_ns),
-            why: String::new(),
+            why: SMALL_REQUESTS.to_owned(),
         });
     }
     Ok(lines)
@@ -459,16 +526,15 @@ fn write_and_read(rig: &Rig, pool: &Pool) -> Result<(u64, u64), LabError> {
 mod tests {
     use super::*;
 
-    /// Goal: LA1, and no goal is missed by more than a fifth: how near each is, the report says.
+    /// Goal: LA1, and all goals are reached.
     #[test]
-    fn the_small_lab_is_the_same_each_time_and_near_its_goals() {
+    fn the_small_lab_is_the_same_each_time_and_reaches_its_goals() {
         let report = sawmill(Size::Small, &mut |_| ()).expect("nothing fails");
         let again = sawmill(Size::Small, &mut |_| ()).expect("nothing fails");
         let text = crate::text_of(&report);
         assert_eq!(text, crate::text_of(&again));
         assert_eq!(report.goals.len(), 3);
-        let is_near = |goal: &Goal| goal.ratio * 5 >= goal.at_least * 4;
-        assert!(report.goals.iter().all(is_near), "{text}");
+        assert!(report.goals.iter().all(Goal::is_reached), "{text}");
         assert!(crate::svg_of(&report).is_ok_and(|svg| svg.contains("Holdfast")));
     }
 }
