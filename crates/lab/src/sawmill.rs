@@ -58,9 +58,10 @@ const OPERATIONS: [(&str, Who, Direction, bool, u64, &str); 12] = [
 const SMALL_REQUESTS: &str = "Those file systems make small requests of one disk, one at a time.";
 const ONE: bool = false;
 const SEVERAL: bool = true;
-/// What the text says of the figures: who, which way and by how many streams, size of request,
+/// What the text says of a figure: what, who, which way and by how many streams, size of request,
 /// hundredths of a megabyte a second, and why ours are others.
-const RATES: [(&str, Who, (Direction, bool), u64, u64, &str); 8] = [
+type Said = (&'static str, Who, (Direction, bool), u64, u64, &'static str);
+const RATES: [Said; 8] = [
     (
         "large reads of the raw disks (figure 6-7)",
         Who::Raw,
