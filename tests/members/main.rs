@@ -6,6 +6,7 @@ mod evacuation_time;
 mod groups;
 mod hangs;
 mod journal_apart;
+mod journal_lost;
 mod longer;
 mod narrow;
 mod narrow_again;

@@ -8,7 +8,7 @@ use testkit::torture::{Event, Options, PoolGround, PoolKind, Pools, Report, run,
 /// Seeds of each kind, times `HOLDFAST_SOAK`. `HOLDFAST_POOLS` names the one kind that is run.
 const SEEDS: u64 = 4;
 /// The same of kinds to whose members more happens, which takes longer.
-const SEEDS_MORE: u64 = 6;
+const SEEDS_MORE: u64 = 8;
 const STEPS_MORE: u64 = 400;
 
 #[test]
@@ -59,7 +59,7 @@ fn pools_whose_members_come_and_go_stand_torture() {
 /// block that a crash has left and no map leads to. Method: the seeds in which it did.
 #[test]
 fn a_scrub_takes_nothing_for_lost_that_is_there_or_dead() {
-    for (kind, seed) in [("raid5-4-scrubs", 11), ("mirror2-scrubs", 208)] {
+    for (kind, seed) in [("raid5-4-scrubs", 11), ("mirror2-scrubs", 208), ("mirror2-scrubs", 24)] {
         let pools = kind.parse().expect("it is a kind");
         let options = Options { steps_max: STEPS_MORE, ..Options::default() };
         let report = run_seed(&PoolGround { pools }, &options, seed);

@@ -442,6 +442,26 @@ pub(crate) const FOUND: &[Row] = &[
     ),
     ("JournalNotCopied", "members", "journal_apart::a_cut_while_the_journal_moves_loses_nothing"),
     (
+        "LostLabelledFirst",
+        "members",
+        "journal_lost::a_cut_while_a_lost_journal_is_made_anew_loses_nothing",
+    ),
+    (
+        "LostAcknowledged",
+        "members",
+        "journal_lost::the_last_device_of_the_journal_may_fail_at_any_moment",
+    ),
+    (
+        "LostLogCut",
+        "members",
+        "journal_lost::the_last_device_of_the_journal_may_fail_at_any_moment",
+    ),
+    (
+        "LostHeadForgotten",
+        "members",
+        "journal_lost::the_journal_may_be_lost_while_the_pool_is_closed",
+    ),
+    (
         "JournalWalkedForOthers",
         "members",
         "roles::each_member_is_made_whole_with_the_journal_apart",

@@ -602,7 +602,8 @@ impl OpenPool for Served {
         let files = all_of(&self.files);
         let open = files.iter().filter_map(|(path, file)| openness_of(path, file));
         let full = status.full.as_ref().map(control::advised);
-        let warnings: Vec<String> = open.chain(devices::away(&status)).chain(full).collect();
+        let warnings = open.chain(devices::away(&status)).chain(devices::lost_journal(&status));
+        let warnings: Vec<String> = warnings.chain(full).collect();
         let room = growth::room_of(&self.path, &self.pool, &status);
         let mut status = status_of(&status, &health);
         status["growth"] = room;

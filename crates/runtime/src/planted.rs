@@ -192,6 +192,11 @@ bugs! {
     LostPageIsUnused: "A scrub takes a page of metadata that no device gives for one of nobody.",
     LaneOfOlderLabel: "A device that comes to a round-robin has an older label than its others.",
     JournalNotCopied: "The journal moves to other devices without what a recovery needs of it.",
+    LostLabelledFirst:
+        "The labels say that a lost journal is on the first disk group before it is (anew.rs).",
+    LostAcknowledged: "What the last device of the journal did not write is told to be durable.",
+    LostLogCut: "Of a lost journal only what was not durable is written anew.",
+    LostHeadForgotten: "A lost journal is made anew with the head before the one being written.",
     JournalWalkedForOthers: "The journal is made anew on members of the first disk group.",
     JournalNotWalked: "A device that takes the place of one with the journal gets none of it.",
     FlushOfFirstGroupOnly: "A flush makes what lies in the first disk group durable alone (VG2).",

@@ -190,11 +190,11 @@ impl Journal {
             epoch,
             double_write_sequence: checkpointer.double_write_sequence,
         };
-        self.write_head(&head).map_err(failed)?;
-        self.flush_with_log(Purpose::Journal)?;
+        self.flush_head(&head)?;
         let mut state = self.state.lock();
         state.tail = tail;
         state.log.head = head.sequence;
+        state.head = head;
         state.log.forget_before(tail);
         Ok(tail)
     }
@@ -286,13 +286,21 @@ pub(super) fn write_head(
     pool_id: PoolId,
     head: &JournalHead,
 ) -> Result<(), DeviceError> {
-    let geometry = volume.geometry();
+    let (offset, copies) = copies_of(volume.geometry(), pool_id, head);
+    volume.write_fixed(Purpose::Journal, offset, copies)
+}
+
+/// Returns the copies of a head, and where their turn is.
+pub(super) fn copies_of(
+    geometry: &Geometry,
+    pool_id: PoolId,
+    head: &JournalHead,
+) -> (u64, AlignedBuffer) {
     let first = head.first_slot();
     let copies = (first..first + JOURNAL_HEAD_COPIES)
         .flat_map(|slot| head.encode(pool_id, geometry, slot))
         .collect::<Vec<u8>>();
-    let offset = geometry.journal_offset + first * 4096;
-    volume.write_fixed(Purpose::Journal, offset, AlignedBuffer::copy_of(&copies))
+    (geometry.journal_offset + first * 4096, AlignedBuffer::copy_of(&copies))
 }
 
 /// Makes the first head of a new journal.

@@ -32,10 +32,10 @@ use std::sync::atomic::Ordering;
 
 use format::defect::DefectCode;
 use format::ids::Lsn;
-use format::journal::put_commit;
+use format::journal::{JournalHead, put_commit};
 use format::page::stamp;
 use runtime::planted::{self, Planted};
-use storage::device::{Operation, Purpose, SharedBytes};
+use storage::device::{DeviceError, Operation, Purpose};
 use storage::volume::Active;
 
 use super::copies::active_pieces;
@@ -96,7 +96,7 @@ impl Drop for Leader<'_> {
 }
 
 /// Whoever writes the log, until it is dropped.
-struct Writer<'a>(&'a Journal);
+pub(super) struct Writer<'a>(&'a Journal);
 
 impl Drop for Writer<'_> {
     fn drop(&mut self) {
@@ -391,12 +391,16 @@ impl Journal {
         self.close_for_waiters();
         let is_careless = planted::is(Planted::CommitWithoutFlush);
         let may_go_through = self.volume.has_write_through() && !is_careless;
-        let Some((reached, is_durable)) = self.write_sealed(may_go_through)? else {
-            return Ok(());
-        };
-        if !is_durable && !is_careless {
-            self.volume.flush(Purpose::Journal).map_err(|error| self.fail(&error))?;
-        }
+        let written = self.write_or_make_anew(None, || {
+            let Some((reached, is_durable)) = self.write_sealed(may_go_through)? else {
+                return Ok(None);
+            };
+            if !is_durable && !is_careless {
+                self.volume.flush(Purpose::Journal).map_err(|error| self.not_written(&error))?;
+            }
+            Ok(Some(reached))
+        })?;
+        let Some(reached) = written else { return Ok(()) };
         let mut state = self.state.lock();
         state.log.durable = reached;
         self.plan_delay(&mut state.waiters, begun_ns);
@@ -410,13 +414,31 @@ impl Journal {
     ///
     /// As [`Journal::commit`].
     pub(super) fn flush_with_log(&self, purpose: Purpose) -> FsResult<()> {
+        self.flush_with(purpose, None)
+    }
+
+    /// Writes a head, and flushes it with the chunks that others wait for.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::commit`].
+    pub(super) fn flush_head(&self, head: &JournalHead) -> FsResult<()> {
+        self.flush_with(Purpose::Journal, Some(head))
+    }
+
+    fn flush_with(&self, purpose: Purpose, head: Option<&JournalHead>) -> FsResult<()> {
         let Some(_writer) = self.writer_unless(|_| false)? else { return Ok(()) };
         if self.state.lock().waiters.are_open() {
             self.close_for_waiters();
         }
-        let written = self.write_sealed(false)?;
-        self.volume.flush(purpose).map_err(|error| self.fail(&error))?;
-        if let Some((reached, _)) = written {
+        let written = self.write_or_make_anew(head, || {
+            let failed = |error: DeviceError| self.not_written(&error);
+            head.map_or(Ok(()), |head| self.write_head(head)).map_err(failed)?;
+            let written = self.write_sealed(false)?;
+            self.volume.flush(purpose).map_err(failed)?;
+            Ok(written.map(|(reached, _)| reached))
+        })?;
+        if let Some(reached) = written {
             self.state.lock().log.durable = reached;
         }
         Ok(())
@@ -454,7 +476,10 @@ impl Journal {
 
     /// Waits until nobody writes the log and lets the caller do so; `None` if `is_done` says that
     /// what the caller wants was done meanwhile.
-    fn writer_unless(&self, is_done: impl Fn(&State) -> bool) -> FsResult<Option<Writer<'_>>> {
+    pub(super) fn writer_unless(
+        &self,
+        is_done: impl Fn(&State) -> bool,
+    ) -> FsResult<Option<Writer<'_>>> {
         let mut state = self.state.lock();
         loop {
             if is_done(&state) {
@@ -473,30 +498,36 @@ impl Journal {
     /// and whether they are durable, which one chunk is if it may go through the device's cache;
     /// else the caller flushes. `None` if there is none.
     fn write_sealed(&self, may_go_through: bool) -> FsResult<Option<(Lsn, bool)>> {
-        let chunks: Vec<SealedChunk> = self.state.lock().log.sealed.drain(..).collect();
+        let chunks = self.state.lock().log.hand_over();
         let Some(last) = chunks.last() else { return Ok(None) };
         let (reached, data) =
             (last.end, chunks.iter().map(|chunk| chunk.data_sequence).max().unwrap_or(0));
-        if reached.0 - self.state.lock().tail.0 > ring_bytes(self.volume.geometry()) {
-            // T4 is broken: rather stop than write over what a recovery needs.
-            self.fail_of(&DefectCode::JR005.found("the log has outgrown its ring"));
-            return self.check_alive().map(|()| None);
-        }
+        self.check_ring(reached)?;
         if planted::is(Planted::MemberBehindAcknowledged) {
             self.state.lock().log.durable = reached;
             self.written.notify_all();
         }
         // CRASH: data first. A commit must not be readable before what it points to.
-        self.data.settle(data).map_err(|error| self.fail(&error))?;
+        self.data.settle(data).map_err(|error| self.not_written(&error))?;
         // Everything before these chunks is durable (J1), so one that is durable by itself makes
         // the log durable up to its end. Of several, one might be without those before it.
         let goes_through = may_go_through && chunks.len() == 1;
         let write_of = |chunk| self.write_of(chunk, goes_through);
         let writes = chunks.into_iter().map(write_of).collect();
         for ticket in self.volume.submit_fixed(Purpose::Journal, writes) {
-            ticket.wait().map_err(|error| self.fail(&error))?;
+            ticket.wait().map_err(|error| self.not_written(&error))?;
         }
         Ok(Some((reached, goes_through)))
+    }
+
+    /// Refuses to write the log up to `end` where that would be over what a recovery needs.
+    pub(super) fn check_ring(&self, end: Lsn) -> FsResult<()> {
+        if end.0 - self.state.lock().tail.0 > ring_bytes(self.volume.geometry()) {
+            // T4 is broken: rather stop.
+            self.fail_of(&DefectCode::JR005.found("the log has outgrown its ring"));
+            return self.check_alive();
+        }
+        Ok(())
     }
 
     /// Returns the write that takes `chunk` to its place.
@@ -504,7 +535,7 @@ impl Journal {
         let geometry = self.volume.geometry();
         let ring = geometry.journal_offset + format::geometry::JOURNAL_HEADS * 4096;
         let offset = ring + chunk.lsn.0 % ring_bytes(geometry);
-        let data = vec![SharedBytes::from(chunk.bytes)];
+        let data = vec![chunk.bytes];
         if goes_through {
             Operation::WriteThrough { offset, data }
         } else {

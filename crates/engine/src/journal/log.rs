@@ -5,6 +5,8 @@
 //! - J1: A transaction is acknowledged only after the flush that covers its commit.
 //! - J2: A record's LSN is that of its chunk; the log's tail is always the start of a chunk.
 //! - J3: A chunk never wraps: a pad chunk fills the end of the ring.
+//! - J4: What is kept ([`Log::keep`]) is all that was handed over to be written and lies at the
+//!   tail or behind it, from where keeping began on.
 //!
 //! Not here: writing chunks (`commit.rs`) and where the tail may go (`checkpoint.rs`).
 
@@ -12,7 +14,7 @@ use std::collections::VecDeque;
 
 use format::ids::{Lsn, PoolId};
 use format::journal::{CHUNK_BYTES_MAX, CHUNK_HEADER_BYTES, ChunkHeader};
-use storage::device::AlignedBuffer;
+use storage::device::{AlignedBuffer, SharedBytes};
 
 use crate::convert::{index_wide, wide};
 
@@ -21,13 +23,21 @@ use crate::convert::{index_wide, wide};
 pub(super) const CHUNK_BYTES_SOFT: usize = 256 << 10;
 
 /// A chunk that is complete and waits to be written.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct SealedChunk {
     pub(super) lsn: Lsn,
     pub(super) end: Lsn,
-    pub(super) bytes: AlignedBuffer,
+    pub(super) bytes: SharedBytes,
     /// The commits in it may be durable only after this data write is.
     pub(super) data_sequence: u64,
+}
+
+/// Chunks that were handed over to be written.
+#[derive(Debug)]
+struct Kept {
+    /// Where the first begins that was, or will be.
+    from: Lsn,
+    chunks: VecDeque<SealedChunk>,
 }
 
 /// The log in memory.
@@ -48,6 +58,8 @@ pub(super) struct Log {
     /// Start and `previous_crc` of every chunk from the tail on, so that the tail can move.
     starts: VecDeque<(Lsn, u32)>,
     pub(super) sealed: VecDeque<SealedChunk>,
+    /// `None`: nobody needs them.
+    kept: Option<Kept>,
     /// What is durable: the end of the last flushed chunk.
     pub(super) durable: Lsn,
     /// Sequence of the newest head that is durable (L4).
@@ -77,6 +89,7 @@ impl Log {
             previous_crc,
             starts: VecDeque::new(),
             sealed: VecDeque::new(),
+            kept: None,
             durable: start,
             head,
             record_bytes: 0,
@@ -169,10 +182,38 @@ impl Log {
         let mut bytes = AlignedBuffer::of_parts(parts, index_wide(written_bytes));
         self.starts.push_back((self.chunk_lsn, self.previous_crc));
         self.previous_crc = header.seal(self.pool_id, &mut bytes);
-        let end = Lsn(self.chunk_lsn.0 + chunk_bytes);
+        let (end, bytes) = (Lsn(self.chunk_lsn.0 + chunk_bytes), SharedBytes::from(bytes));
         let data_sequence = std::mem::take(&mut self.data_sequence);
         self.sealed.push_back(SealedChunk { lsn: self.chunk_lsn, end, bytes, data_sequence });
         self.chunk_lsn = end;
+    }
+
+    /// Takes out the chunks that are complete, for whoever writes them.
+    pub(super) fn hand_over(&mut self) -> Vec<SealedChunk> {
+        let chunks: Vec<SealedChunk> = self.sealed.drain(..).collect();
+        if let Some(kept) = &mut self.kept {
+            kept.chunks.extend(chunks.iter().cloned());
+        }
+        chunks
+    }
+
+    /// Keeps what is handed over from now on, or nothing any more.
+    pub(super) fn keep(&mut self, is_kept: bool) {
+        if is_kept && self.kept.is_some() {
+            return;
+        }
+        let from = self.sealed.front().map_or(self.chunk_lsn, |chunk| chunk.lsn);
+        self.kept = is_kept.then(|| Kept { from, chunks: VecDeque::new() });
+    }
+
+    /// Returns all that was handed over from `tail` on; `None`: not all was kept.
+    pub(super) fn kept_from(&self, tail: Lsn) -> Option<&VecDeque<SealedChunk>> {
+        self.kept.as_ref().filter(|kept| kept.from <= tail).map(|kept| &kept.chunks)
+    }
+
+    /// Returns where the last chunk ends that is kept.
+    pub(super) fn kept_end(&self) -> Option<Lsn> {
+        Some(self.kept.as_ref()?.chunks.back()?.end)
     }
 
     /// Returns the `previous_crc` of the chunk that begins at `lsn`.
@@ -185,6 +226,11 @@ impl Log {
     pub(super) fn forget_before(&mut self, lsn: Lsn) {
         while self.starts.front().is_some_and(|(start, _)| *start < lsn) {
             self.starts.pop_front();
+        }
+        if let Some(kept) = &mut self.kept {
+            while kept.chunks.front().is_some_and(|chunk| chunk.lsn < lsn) {
+                kept.chunks.pop_front();
+            }
         }
     }
 }

@@ -28,6 +28,7 @@
 //!
 //! Lock order within: turn in `begin`, checkpoint, turn to write the log, manager, buffers.
 
+mod anew;
 mod begin;
 mod checkpoint;
 mod commit;
@@ -59,7 +60,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use format::defect::DefectCode;
 use format::geometry::{Geometry, JOURNAL_HEADS};
 use format::ids::{Epoch, Lsn, Place};
-use format::journal::{PageRuns, put_log_data, put_merge, put_page_image, put_update};
+use format::journal::{JournalHead, PageRuns, put_log_data, put_merge, put_page_image, put_update};
 use format::page::{STAMP_BYTES, STAMP_OFFSET};
 use format::superblock::Superblock;
 use runtime::clock::Clock;
@@ -170,6 +171,8 @@ struct State {
     committed: (Lsn, u64),
     /// The log is needed from here on.
     tail: Lsn,
+    /// The newest head that is durable.
+    head: JournalHead,
     /// Pages whose changes are not at home, but for those that a checkpoint has taken.
     dirty: BTreeMap<Place, Arc<Buffer>>,
     /// The first record of them.
@@ -213,6 +216,18 @@ pub(crate) struct JournalStart {
     pub(crate) double_write_sequence: u64,
 }
 
+impl JournalStart {
+    fn head(&self) -> JournalHead {
+        JournalHead {
+            sequence: self.head_sequence,
+            tail: self.lsn,
+            previous_crc: self.previous_crc,
+            epoch: self.epoch,
+            double_write_sequence: self.double_write_sequence,
+        }
+    }
+}
+
 /// The journal of a pool.
 pub(crate) struct Journal {
     volume: Volume,
@@ -234,6 +249,8 @@ pub(crate) struct Journal {
     hooks: OnceLock<Weak<dyn CheckpointHooks>>,
     has_failed: AtomicBool,
     failure: Mutex<Option<String>>,
+    /// What the devices were called that the journal was on, if the last of them has failed.
+    lost: Mutex<Option<String>>,
     counts: Counts,
 }
 
@@ -334,6 +351,7 @@ impl Journal {
             waiters: CommitWaiters::default(),
             committed: (Lsn(0), 0),
             tail: start.lsn,
+            head: start.head(),
             dirty: BTreeMap::new(),
             dirty_from: None,
             round: 1,
@@ -343,7 +361,7 @@ impl Journal {
             moved: BTreeSet::new(),
             log_data: BTreeMap::new(),
         };
-        Journal {
+        let journal = Journal {
             data: DataWrites::new(volume.clone()),
             volume,
             cache,
@@ -362,8 +380,11 @@ impl Journal {
             hooks: OnceLock::new(),
             has_failed: AtomicBool::new(false),
             failure: Mutex::new(None),
+            lost: Mutex::new(None),
             counts: Counts::default(),
-        }
+        };
+        journal.keep_log_if_apart();
+        journal
     }
 
     /// Connects the layers above; once, before the first checkpoint.

@@ -293,22 +293,38 @@ impl Pool {
             if volume.geometry().journal_group != number {
                 return Err(DiskGroupError::None { number });
             }
-            Ok(self.stop_if_needed(changing.take_journal_back(active))?)
+            self.stop_if_needed(changing.take_journal_back(active))?;
+            self.core.store.journal.keep_log(false);
+            Ok(())
         });
         moved?
     }
 
     /// Makes `new` the disk group that has the journal.
     fn add_journal(&self, new: &NewGroup) -> Result<u8, DiskGroupError> {
+        let journal = &self.core.store.journal;
+        // Before the checkpoint: what lies before that is hardly needed any more when it has moved.
+        journal.keep_log(true);
         // So that little is copied.
         self.checkpoint()?;
-        let moved = self.core.store.journal.while_at_rest(|active| {
+        let moved: FsResult<Result<_, DiskGroupError>> = journal.while_at_rest(|active| {
             let mut superblock = self.superblock.lock();
             let volume = self.volume();
             let added = volume.changing().add_journal(&mut superblock, new, active);
-            Ok(self.stop_if_needed(added)?)
+            // Another may have been first.
+            if volume.geometry().journal_group == 0 {
+                journal.keep_log(false);
+            }
+            let number = self.stop_if_needed(added)?;
+            journal.forget_lost();
+            Ok((number, journal.note_kept()))
         });
-        moved?
+        let (number, is_kept) = moved??;
+        if !is_kept {
+            self.checkpoint()?;
+            journal.note_kept();
+        }
+        Ok(number)
     }
 
     /// Goes on with disk groups that leave.

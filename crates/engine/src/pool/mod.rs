@@ -318,6 +318,9 @@ pub struct PoolStatus {
     pub read_only: Option<String>,
     /// The members that are away without which data is nowhere, by path.
     pub lost_with: Option<String>,
+    /// The devices that the journal was on, if the last of them has failed since the pool was
+    /// opened and it has none of its own.
+    pub lost_journal: Option<String>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -535,7 +538,13 @@ impl Pool {
         }
         let mut superblock = self.superblock.lock();
         superblock.is_open = false;
-        store.volume.update_superblocks(&mut superblock).map_err(|error| store.journal.fail(&error))
+        let fail = |error| store.journal.fail(&error);
+        store.volume.update_superblocks(&mut superblock).map_err(fail)?;
+        if store.volume.has_lost_journal() {
+            // That has found it. Nobody else may have the pool by now.
+            self.pulse.as_ref().map_or(Ok(()), |pulse| pulse.verify()).map_err(fail)?;
+        }
+        store.journal.make_anew_if_lost()
     }
 
     /// Does the background work that is due. A front end calls it a few times a second, or
@@ -561,6 +570,8 @@ impl Pool {
         if self.is_read_only {
             return Ok(None);
         }
+        // A pool in which nobody commits would go on without it.
+        self.core.store.journal.make_anew_if_lost()?;
         jobs::mended::name_some(&self.core);
         // Here and not at the open: it reads the whole table of filesets.
         if !self.has_resumed.swap(true, Ordering::Relaxed) {
@@ -697,6 +708,7 @@ impl Pool {
             inodes: files.fileset.anodes.anodes_used(),
             read_only: files.store.journal.check_alive().err().map(|error| error.to_string()),
             lost_with: self.lost_with.clone(),
+            lost_journal: files.store.journal.lost_devices(),
         }
     }
 }

@@ -13,6 +13,8 @@
 //! - VG1: A request lies in one part, and is refused otherwise: no group lies in two. So no byte of
 //!   the journal is asked of the first disk group while another has it.
 //! - VG2: A flush is answered when every part has flushed: what a commit points to may lie in any.
+//!   One that is not of the log passes over a part that is lost (`set/lost.rs`): nothing else is
+//!   there.
 //!
 //! Not here: how a part comes to be one (`growth.rs`).
 
@@ -64,6 +66,10 @@ impl Placed {
 
     fn outer(&self, offset: u64) -> u64 {
         offset - self.offset + self.bytes.start
+    }
+
+    fn is_lost(&self) -> bool {
+        self.part.composite.members().is_lost()
     }
 
     fn outer_range(&self, range: &Range<u64>) -> Range<u64> {
@@ -189,21 +195,31 @@ impl Groups {
     fn submit_flush(&self, purpose: Purpose) -> Ticket {
         let is_planted = planted::is(Planted::FlushOfFirstGroupOnly);
         let parts = self.each().take(if is_planted { 1 } else { usize::MAX });
-        let flush = |placed: &Placed| placed.part.composite.submit(purpose, Operation::Flush);
-        Ticket::new(Box::new(Flushes { tickets: parts.map(flush).collect() }))
+        let is_of_log = purpose == Purpose::Journal;
+        let flush = |placed: &Placed| {
+            let composite = Arc::clone(&placed.part.composite);
+            let ticket = composite.submit(purpose, Operation::Flush);
+            (composite, ticket)
+        };
+        let tickets = parts.filter(|placed| is_of_log || !placed.is_lost()).map(flush).collect();
+        Ticket::new(Box::new(Flushes { tickets, is_of_log }))
     }
 }
 
 /// Flushes of all parts.
 struct Flushes {
-    tickets: Vec<Ticket>,
+    tickets: Vec<(Arc<dyn Composite>, Ticket)>,
+    is_of_log: bool,
 }
 
 impl PendingRequest for Flushes {
     fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
         let mut answer = Ok(Completion::default());
-        for ticket in self.tickets {
-            answer = answer.and(ticket.wait());
+        for (composite, ticket) in self.tickets {
+            let done = ticket.wait();
+            if self.is_of_log || !composite.members().is_lost() {
+                answer = answer.and(done);
+            }
         }
         answer
     }
@@ -219,7 +235,10 @@ impl Device for Groups {
     }
 
     fn check_end(&self) -> Result<(), DeviceError> {
-        self.each().try_for_each(|placed| placed.part.composite.check_end())
+        self.each().try_for_each(|placed| match placed.part.composite.check_end() {
+            Err(_) if placed.is_lost() => Ok(()),
+            checked => checked,
+        })
     }
 
     fn lock_identity(&self) -> Option<[u64; 2]> {

@@ -553,7 +553,10 @@ impl Volume {
             self.set_parts(number, parts, &label);
         }
         // CRASH: no label lists them any more; what is left on them is believed by nobody.
-        let devices = leaving.iter().flat_map(|part| part.composite.members().let_go_of_all());
+        let asked = |part: &&Part| !part.composite.members().is_lost();
+        let (asked, lost): (Vec<&Part>, Vec<&Part>) = leaving.iter().partition(asked);
+        lost.iter().for_each(|part| drop(part.composite.members().let_go_of_all()));
+        let devices = asked.iter().flat_map(|part| part.composite.members().let_go_of_all());
         for device in devices {
             if let Err(error) = blank_label(&device) {
                 tracing::warn!("{error}; the device is of no pool any more, and has its label");

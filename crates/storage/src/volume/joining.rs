@@ -37,7 +37,7 @@ use super::open::needed_of;
 use super::set::Change;
 use super::slot::{Slot, Stay};
 use crate::convert::to_u64;
-use crate::device::{DeviceError, Purpose, SharedDevice};
+use crate::device::{DeviceError, SharedDevice};
 
 /// Unit of the cursor, and a piece of what all members hold alike.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
@@ -333,7 +333,9 @@ impl Volume {
         let Some(members) = self.members() else { return Ok(()) };
         let Some((set, _)) = members.of_slot(slot) else { return Ok(()) };
         // CRASH: what lies below the cursor is durable before the labels say so.
-        set.submit_flush(Purpose::Cleaner).wait()?;
+        if !set.flushes_or_is_lost()? {
+            return Ok(());
+        }
         let ahead = if planted::is(Planted::CursorAhead) { PIECE_BYTES } else { 0 };
         let copied_mib = u32::try_from((to + ahead) / PIECE_BYTES).unwrap_or(u32::MAX);
         members.change(|slots, label| {
@@ -358,7 +360,9 @@ impl Volume {
         if !planted::is(Planted::OnlineBeforeFlush) {
             // CRASH: all that was made anew is durable before the labels say so.
             let Some((set, _)) = members.of_slot(slot) else { return Ok(()) };
-            set.submit_flush(Purpose::Cleaner).wait()?;
+            if !set.flushes_or_is_lost()? {
+                return Ok(());
+            }
         }
         members.change_last(Some(slot), |slots, label| {
             let is_same = |at: &&mut Slot| at.state == MemberState::Joining && at.stay() == *stay;

@@ -15,10 +15,14 @@
 //! Back: what a recovery would read is copied to the first disk group and flushed, then the labels
 //! of all that remain are without the disk group, then its own are blanked.
 //!
+//! Where the last device of the journal has failed, what a recovery would read comes from memory
+//! instead, and nothing is written to that device any more (`docs/decisions/0105`).
+//!
 //! What else lies in the ring where it goes to is of another pool, or older: a record tells its
 //! pool and its position, and positions only rise.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use format::disk_group::{DiskGroup, may_have_journal};
 use format::members::Layout;
@@ -29,6 +33,7 @@ use runtime::planted::{self, Planted};
 use super::Volume;
 use super::composite::Composite;
 use super::growth::{AddGroupError, Changing, NewGroup};
+use super::set::MemberSet;
 use crate::convert::to_usize;
 use crate::device::{
     AlignedBuffer, Device, DeviceError, DeviceInfo, Operation, Purpose, SharedBytes,
@@ -45,6 +50,8 @@ pub struct Active {
 
 /// What is copied at once.
 const PIECE_BYTES: u64 = 1 << 20;
+/// Writes of a journal that is made anew that are in flight at one time.
+const WRITTEN_AT_ONCE: usize = 16;
 
 impl Changing<'_> {
     /// Makes `new` the disk group that has the journal: see the module's header. `active` is
@@ -87,6 +94,65 @@ impl Changing<'_> {
             copied.map_err(AddGroupError::JournalNotMoved)?;
         }
         volume.take_group_out_with(self, number)
+    }
+
+    /// Writes a lost journal to the first disk group, where `log` is all that a recovery would read
+    /// of it, and takes the disk group that had it out.
+    ///
+    /// # Errors
+    ///
+    /// As [`Changing::add_journal`]: the pool must stop writing after any.
+    pub fn make_journal_anew(&self, log: Vec<Operation>) -> Result<(), AddGroupError> {
+        let volume = self.volume();
+        let number = volume.geometry().journal_group;
+        let parts = volume.now().parts.clone();
+        let (Some(first), true) = (parts.first(), number != 0) else { return Ok(()) };
+        if planted::is(Planted::LostLabelledFirst) {
+            volume.take_group_out_with(self, number)?;
+        }
+        let mut log = log.into_iter();
+        loop {
+            let some: Vec<Operation> = log.by_ref().take(WRITTEN_AT_ONCE).collect();
+            if some.is_empty() {
+                break;
+            }
+            let tickets = first.composite.submit_all(Purpose::Journal, some);
+            tickets.into_iter().try_for_each(|ticket| ticket.wait().map(drop))?;
+        }
+        // CRASH: of all that there are, for whoever needs the log may need what is home as well.
+        volume.flush(Purpose::Home)?;
+        volume.take_group_out_with(self, number)
+    }
+}
+
+impl Volume {
+    fn journal_set(&self) -> Option<&Arc<MemberSet>> {
+        let number = self.geometry().journal_group;
+        let mut parts = self.now().parts.iter().filter(|_| number != 0);
+        Some(parts.find(|part| part.disk_group == number)?.composite.members())
+    }
+
+    /// Says whether memory has all that a recovery would read of a journal that is apart: then the
+    /// pool does not need its devices.
+    pub fn note_journal_kept(&self, is_kept: bool) {
+        if let Some(set) = self.journal_set() {
+            set.note_kept(is_kept);
+        }
+    }
+
+    /// Whether the last device of a journal that is apart has failed, which memory has
+    /// ([`Volume::note_journal_kept`]). What was made durable there does not count.
+    #[must_use]
+    pub fn has_lost_journal(&self) -> bool {
+        self.journal_set().is_some_and(|set| set.is_lost())
+    }
+
+    /// Returns what the devices of a journal that is apart are called.
+    #[must_use]
+    pub fn journal_devices(&self) -> Vec<String> {
+        let slots = self.journal_set().map(|set| set.view());
+        let slots = slots.iter().flat_map(|view| view.iter());
+        slots.filter_map(|slot| Some(slot.device.as_ref()?.info().name.clone())).collect()
     }
 }
 

@@ -12,7 +12,7 @@
 //!   remain say, durably, that this member has failed.
 //! - MS2: A member gets everything until that is so, and nothing afterwards.
 //! - MS3: A member that the layout needs never fails: its error goes up, and the pool must stop
-//!   writing.
+//!   writing. It goes on where memory has all that its set has (`set/lost.rs`).
 //! - MS4: A joining member gets every write, and is never read.
 //! - MS5: Before a write is answered that a member which is away has not done, the map of that
 //!   member in the labels has its parts, durably; and from the moment it went, all parts that were
@@ -30,6 +30,7 @@
 mod labels;
 mod lay;
 mod leaving;
+mod lost;
 mod mending;
 mod together;
 
@@ -49,6 +50,7 @@ use runtime::sync::Mutex;
 
 pub(super) use self::labels::take_table;
 use self::labels::{Begun, note_states, write_copies, write_labels};
+use self::lost::Loss;
 use super::lone::Before;
 use super::ranges::{Closed, Hold, InFlight, Ranges};
 use super::slot::{Counted, Pending, Slot};
@@ -120,6 +122,7 @@ pub struct MemberSet {
     ranges: Arc<Ranges>,
     /// Of what was one device alone: the writes that went to it before (LN1).
     before: OnceLock<Arc<Before>>,
+    loss: Loss,
     /// The spares that are there, of the first disk group's set; which there are the label says.
     pub(super) spares: SpareDevices,
 }
@@ -214,10 +217,21 @@ impl MemberSet {
     ) -> Arc<MemberSet> {
         let view = RwLock::new(Arc::new(slots));
         let (standing, before) = (RwLock::new(Standing::New), OnceLock::new());
-        let spares = SpareDevices::default();
+        let (spares, loss) = (SpareDevices::default(), Loss::default());
         let numbers = RwLock::new(numbers.into_iter().collect());
         let (needed, lay) = (AtomicUsize::new(needed), RwLock::default());
-        Arc::new(MemberSet { roster, numbers, view, standing, needed, lay, ranges, before, spares })
+        Arc::new(MemberSet {
+            roster,
+            numbers,
+            view,
+            standing,
+            needed,
+            lay,
+            ranges,
+            before,
+            loss,
+            spares,
+        })
     }
 
     /// Labels are written to these members too from now on.
@@ -468,6 +482,7 @@ impl MemberSet {
         member.leave(MemberState::Failed, self.ranges.unflushed(member.flushed()));
         let Some(known) = label.as_ref() else { return Err(error) };
         if !was_joining && is_short(&sets, &slots) {
+            self.loses(&error);
             return Err(error);
         }
         tracing::error!(

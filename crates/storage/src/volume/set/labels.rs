@@ -50,6 +50,7 @@ pub(in crate::volume) fn take_table(superblock: &mut Superblock, known: &Superbl
 
 /// Writes `superblock` to the labels of all of `slots` that get writes. One that does not do it
 /// fails, and the others are told. That in slot `last` is written when the others are durable.
+/// Nothing is written to a set that is lost, or is found to be (LO1).
 pub(super) fn write_labels(
     sets: &[Arc<MemberSet>],
     slots: &mut [Slot],
@@ -66,6 +67,10 @@ pub(super) fn write_labels(
         let mut failed = Vec::new();
         // The second step begins when all have the first: see `SuperblockReport::settled`.
         let steps = steps_of(superblock.sequence);
+        let lost: Vec<_> = sets.iter().filter(|set| set.is_lost()).collect();
+        let is_told = |at: &usize| lost.iter().all(|set| set.own_of(*at).is_none());
+        let of = |which: &[usize]| which.iter().copied().filter(is_told).collect::<Vec<usize>>();
+        let (early, late) = (of(&early), of(&late));
         for (copies, which) in steps
             .into_iter()
             .flat_map(|copies| [&early, &late].map(|which| (copies, which)))
@@ -80,9 +85,14 @@ pub(super) fn write_labels(
             note_settled(sets, superblock.sequence);
             return Ok(());
         }
+        let mut is_any_away = false;
         for (at, error) in failed {
             let was_joining = slots[at].state == MemberState::Joining;
             slots[at].count_error(RequestKind::Write);
+            if !was_joining && sets.iter().any(|set| set.loses_in(slots, at, &error)) {
+                continue;
+            }
+            is_any_away = true;
             let unflushed = unflushed(sets, &slots[at], at);
             slots[at].leave(MemberState::Failed, unflushed);
             if !was_joining && is_short(sets, slots) {
@@ -90,8 +100,10 @@ pub(super) fn write_labels(
             }
             tracing::error!("{error}; the member has failed: replace it");
         }
-        note_states(sets, superblock, slots);
-        superblock.add_membership();
+        if is_any_away {
+            note_states(sets, superblock, slots);
+            superblock.add_membership();
+        }
     }
 }
 

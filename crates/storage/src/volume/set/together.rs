@@ -89,6 +89,7 @@ impl MemberSet {
         let lost: BTreeSet<usize> = failed.iter().map(|(at, _)| *at).filter(is_same).collect();
         let lost = lost.len();
         if lost > 0 && online_count(&now) < self.needed() + lost {
+            self.loses(first);
             return Err(first.clone());
         }
         for (at, error) in failed {
