@@ -331,6 +331,11 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "round_robin::each_file_lies_on_one_member_and_files_take_them_in_turn",
     ),
+    (
+        "MovedToFailed",
+        "members",
+        "reshape_stripe::a_new_member_on_which_nothing_lies_is_not_needed",
+    ),
     ("GoneNotCounted", "members", "narrow_again::members_go_one_after_the_other_and_another_comes"),
     (
         "LaneLeavesUnsaid",

@@ -160,6 +160,7 @@ bugs! {
     ScrubTrustsBadRow: "A scrub makes parity match a row with a block that does not verify.",
     OldSummaryTrusted: "A scrub believes what summaries of an earlier life of a segment list.",
     TurnForgotten: "Blocks of a file go to whichever member of a round-robin has room (GR4).",
+    MovedToFailed: "A segment is said to lie on a member that failed before any did.",
     GoneNotCounted: "The next member of a stripe to go is counted as if the last was there.",
     LaneLeavesUnsaid: "A device leaves a round-robin before the labels say so (DT2).",
     LaneGroupsForgotten: "A round-robin that leaves is all between its first number and its last.",
