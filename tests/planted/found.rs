@@ -724,6 +724,7 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "crash::logs::a_mount_takes_what_has_rotted_from_the_rest_of_its_rows",
     ),
+    ("RefusedCountsDown", "nfs", "readers::many_readers_in_steps_are_told_what_is_there"),
     (
         "AheadNotWaitedFor",
         "engine",

@@ -326,6 +326,7 @@ bugs! {
     AheadNotMended: "What a member did not give is kept as it was read ahead, and never mended.",
     SummaryNotFromRow:
         "A summary that has rotted is not taken from its row, and what it lists rots with it.",
+    RefusedCountsDown: "Who is refused a turn to read ahead counts one down that others began.",
     AheadNotWaitedFor: "Who asks for what is being read ahead reads it as well.",
     DuplicateForgotten: "A change that comes again after its answer is done again (DR1).",
     DuplicateDoneBeside: "A change that comes again while it is being done is done beside (DR1).",
