@@ -320,6 +320,7 @@ pub(crate) const FOUND: &[Row] = &[
         "engine",
         "alloc::pin::tests::a_segment_that_empties_while_it_is_pinned_is_free_only_afterwards",
     ),
+    ("UnwrittenIsLost", "members", "raid5_scrub::what_is_not_written_again_is_no_loss"),
     ("ScrubTrustsBadRow", "members", "raid5_scrub::parity_is_never_made_to_match_what_is_bad"),
     (
         "OldSummaryTrusted",

@@ -157,6 +157,7 @@ bugs! {
     ReplacedKeepsIdentity: "A new device takes the identity of the one whose place it takes (MB1).",
     RecoveryTrustsJoining: "Recovery leaves stripes that a joining member may have otherwise.",
     PinForgotten: "A segment that is being made anew is given to others when it is empty (G6).",
+    UnwrittenIsLost: "A scrub tells of what it cannot write again as of what is lost.",
     ScrubTrustsBadRow: "A scrub makes parity match a row with a block that does not verify.",
     OldSummaryTrusted: "A scrub believes what summaries of an earlier life of a segment list.",
     TurnForgotten: "Blocks of a file go to whichever member of a round-robin has room (GR4).",
