@@ -30,8 +30,8 @@ fn pools_of_disk_groups_that_come_and_go_stand_torture() {
 }
 
 /// Goal: nothing is lost where spares take places, devices become longer, a scrub mends what rots,
-/// a member does not answer, a raid5 or round-robin gets members and loses them, or two members are
-/// weak, while clients write and the power is cut.
+/// a member does not answer, a raid5 or round-robin gets members and loses them, two members are
+/// weak, or all devices of the journal fail, while clients write and the power is cut.
 #[test]
 fn pools_whose_members_come_and_go_stand_torture() {
     let events = stand(PoolKind::has_more).events;
@@ -49,6 +49,7 @@ fn pools_whose_members_come_and_go_stand_torture() {
         (Event::Reshaped, 1),
         (Event::LaneAdded, 3),
         (Event::LaneLeaving, 3),
+        (Event::JournalLost, 3),
     ];
     for (event, least) in least {
         assert!(events.of(event) >= least, "{event:?}: {events:?}");

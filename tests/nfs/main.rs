@@ -9,7 +9,6 @@ mod crowd;
 mod fuzz;
 mod histories;
 mod procedures;
-mod readers;
 mod rules;
 mod shared;
 mod torture;

@@ -22,8 +22,9 @@
 use format::geometry::JOURNAL_HEADS;
 use format::ids::Lsn;
 use format::journal::JournalHead;
+use format::page::PAGE_BYTES;
 use runtime::planted::{self, Planted};
-use storage::device::{AlignedBuffer, DeviceError, Operation, SharedBytes};
+use storage::device::{AlignedBuffer, DeviceError, Operation, Purpose, SharedBytes};
 
 use super::checkpoint::copies_of;
 use super::copies::active_pieces;
@@ -37,37 +38,55 @@ const BYTES_PER_WRITE: u64 = 1 << 20;
 const PIECES_PER_WRITE: usize = 64;
 
 impl Journal {
-    /// Keeps the log from now on if the journal is apart.
+    /// Keeps the log from now on if the journal, of which there is nothing yet, is apart.
     pub(super) fn keep_log_if_apart(&self) {
         if self.volume.geometry().journal_group != 0 {
-            self.keep_log(true);
-            self.note_kept();
+            self.state.lock().log.keep(Some(Vec::new()));
+            self.volume.note_journal_kept();
         }
     }
 
-    /// Keeps what is handed over of the log from now on, for a journal that comes to be apart; or
-    /// nothing.
-    pub(crate) fn keep_log(&self, is_kept: bool) {
-        self.state.lock().log.keep(is_kept);
-    }
-
-    /// The journal is apart: the volume may lose its devices if all of the log is kept (NJ2).
-    /// Returns whether it is.
-    pub(crate) fn note_kept(&self) -> bool {
-        let state = self.state.lock();
-        let is_whole = state.log.kept_from(state.tail).is_some();
-        self.volume.note_journal_kept(is_whole);
-        is_whole
-    }
-
-    /// Returns what the devices were called that the journal was on when the last of them failed.
-    pub(crate) fn lost_devices(&self) -> Option<String> {
-        self.lost.lock().clone()
+    /// Keeps the log from its tail on, for a journal that comes to be apart; for whoever has it at
+    /// rest.
+    ///
+    /// # Errors
+    ///
+    /// What the device said on which it is: nothing is kept.
+    pub(crate) fn keep_log(&self) -> Result<(), DeviceError> {
+        let (tail, end) = {
+            let state = self.state.lock();
+            (state.tail.0, state.log.handed_over().0)
+        };
+        let mut pieces = Vec::new();
+        for (at, bytes) in active_pieces(self.volume.geometry(), Lsn(tail), Lsn(end)) {
+            let (from, to) = (at.max(tail), (at + bytes.end - bytes.start).min(end));
+            if from < to {
+                let length = index_wide((to - at).next_multiple_of(wide(PAGE_BYTES)));
+                let read = self.volume.read_fixed(Purpose::Journal, bytes.start, length)?;
+                let own = AlignedBuffer::copy_of(&read[index_wide(from - at)..index_wide(to - at)]);
+                let bytes = SharedBytes::from(own);
+                // It is durable, and so is what it points to.
+                let data_sequence = 0;
+                pieces.push(SealedChunk { lsn: Lsn(from), end: Lsn(to), bytes, data_sequence });
+            }
+        }
+        self.state.lock().log.keep(Some(pieces));
+        Ok(())
     }
 
     /// The journal has devices of its own again.
     pub(crate) fn forget_lost(&self) {
         *self.lost.lock() = None;
+    }
+
+    /// Keeps nothing of the log any more.
+    pub(crate) fn keep_no_log(&self) {
+        self.state.lock().log.keep(None);
+    }
+
+    /// Returns what the devices were called that the journal was on when the last of them failed.
+    pub(crate) fn lost_devices(&self) -> Option<String> {
+        self.lost.lock().clone()
     }
 
     /// Returns the error of a write or flush of the log. The journal fails with it, unless it can
@@ -122,9 +141,7 @@ impl Journal {
             // What waits goes along.
             drop(state.log.hand_over());
             let head = head.copied().unwrap_or(state.head);
-            let kept = state.log.kept_from(state.tail).expect("NJ2: all of it is kept");
-            let kept = kept.iter().filter(|chunk| chunk.lsn >= head.tail).cloned();
-            (kept.collect::<Vec<_>>(), head)
+            (state.log.kept_from(head.tail).expect("NJ2: all of it is kept"), head)
         };
         let end = kept.last().map(|chunk| chunk.end);
         self.check_ring(end.unwrap_or(head.tail))?;
@@ -143,7 +160,7 @@ impl Journal {
             self.fail_with(&reason);
             FsError::io(reason)
         })?;
-        self.keep_log(false);
+        self.keep_no_log();
         tracing::error!(
             devices,
             "the last device of the journal has failed; it is on disk group 0 again, with all that \

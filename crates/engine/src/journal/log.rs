@@ -6,7 +6,7 @@
 //! - J2: A record's LSN is that of its chunk; the log's tail is always the start of a chunk.
 //! - J3: A chunk never wraps: a pad chunk fills the end of the ring.
 //! - J4: What is kept ([`Log::keep`]) is all that was handed over to be written and lies at the
-//!   tail or behind it, from where keeping began on.
+//!   tail or behind it; nothing before the tail, where the ring may have something newer.
 //!
 //! Not here: writing chunks (`commit.rs`) and where the tail may go (`checkpoint.rs`).
 
@@ -32,12 +32,20 @@ pub(super) struct SealedChunk {
     pub(super) data_sequence: u64,
 }
 
-/// Chunks that were handed over to be written.
-#[derive(Debug)]
-struct Kept {
-    /// Where the first begins that was, or will be.
-    from: Lsn,
-    chunks: VecDeque<SealedChunk>,
+impl SealedChunk {
+    /// Returns what of it lies at `tail` or behind it.
+    pub(super) fn from(&self, tail: Lsn) -> Option<SealedChunk> {
+        if self.end <= tail {
+            return None;
+        }
+        let before = tail.0.saturating_sub(self.lsn.0);
+        let mut rest = self.clone();
+        if before > 0 {
+            let bytes = AlignedBuffer::copy_of(&self.bytes[index_wide(before)..]);
+            (rest.lsn, rest.bytes) = (tail, SharedBytes::from(bytes));
+        }
+        Some(rest)
+    }
 }
 
 /// The log in memory.
@@ -58,8 +66,8 @@ pub(super) struct Log {
     /// Start and `previous_crc` of every chunk from the tail on, so that the tail can move.
     starts: VecDeque<(Lsn, u32)>,
     pub(super) sealed: VecDeque<SealedChunk>,
-    /// `None`: nobody needs them.
-    kept: Option<Kept>,
+    /// What was handed over to be written, or pieces of that; `None`: nobody needs it.
+    kept: Option<VecDeque<SealedChunk>>,
     /// What is durable: the end of the last flushed chunk.
     pub(super) durable: Lsn,
     /// Sequence of the newest head that is durable (L4).
@@ -192,28 +200,31 @@ impl Log {
     pub(super) fn hand_over(&mut self) -> Vec<SealedChunk> {
         let chunks: Vec<SealedChunk> = self.sealed.drain(..).collect();
         if let Some(kept) = &mut self.kept {
-            kept.chunks.extend(chunks.iter().cloned());
+            kept.extend(chunks.iter().cloned());
         }
         chunks
     }
 
-    /// Keeps what is handed over from now on, or nothing any more.
-    pub(super) fn keep(&mut self, is_kept: bool) {
-        if is_kept && self.kept.is_some() {
-            return;
-        }
-        let from = self.sealed.front().map_or(self.chunk_lsn, |chunk| chunk.lsn);
-        self.kept = is_kept.then(|| Kept { from, chunks: VecDeque::new() });
+    /// Returns up to where the log was handed over.
+    pub(super) fn handed_over(&self) -> Lsn {
+        self.sealed.front().map_or(self.chunk_lsn, |chunk| chunk.lsn)
     }
 
-    /// Returns all that was handed over from `tail` on; `None`: not all was kept.
-    pub(super) fn kept_from(&self, tail: Lsn) -> Option<&VecDeque<SealedChunk>> {
-        self.kept.as_ref().filter(|kept| kept.from <= tail).map(|kept| &kept.chunks)
+    /// Keeps what is handed over from now on, behind `before`, which is all from the tail on; or
+    /// nothing any more.
+    pub(super) fn keep(&mut self, before: Option<Vec<SealedChunk>>) {
+        self.kept = before.map(VecDeque::from);
+    }
+
+    /// Returns all that was handed over from `tail` on; `None`: it is not kept.
+    pub(super) fn kept_from(&self, tail: Lsn) -> Option<Vec<SealedChunk>> {
+        let kept = self.kept.as_ref()?.iter();
+        Some(kept.filter_map(|chunk| chunk.from(tail)).collect())
     }
 
     /// Returns where the last chunk ends that is kept.
     pub(super) fn kept_end(&self) -> Option<Lsn> {
-        Some(self.kept.as_ref()?.chunks.back()?.end)
+        Some(self.kept.as_ref()?.back()?.end)
     }
 
     /// Returns the `previous_crc` of the chunk that begins at `lsn`.
@@ -227,9 +238,11 @@ impl Log {
         while self.starts.front().is_some_and(|(start, _)| *start < lsn) {
             self.starts.pop_front();
         }
-        if let Some(kept) = &mut self.kept {
-            while kept.chunks.front().is_some_and(|chunk| chunk.lsn < lsn) {
-                kept.chunks.pop_front();
+        let Some(kept) = &mut self.kept else { return };
+        while let Some(first) = kept.pop_front() {
+            if let Some(rest) = first.from(lsn) {
+                kept.push_front(rest);
+                break;
             }
         }
     }

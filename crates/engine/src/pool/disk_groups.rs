@@ -294,7 +294,7 @@ impl Pool {
                 return Err(DiskGroupError::None { number });
             }
             self.stop_if_needed(changing.take_journal_back(active))?;
-            self.core.store.journal.keep_log(false);
+            self.core.store.journal.keep_no_log();
             Ok(())
         });
         moved?
@@ -303,28 +303,26 @@ impl Pool {
     /// Makes `new` the disk group that has the journal.
     fn add_journal(&self, new: &NewGroup) -> Result<u8, DiskGroupError> {
         let journal = &self.core.store.journal;
-        // Before the checkpoint: what lies before that is hardly needed any more when it has moved.
-        journal.keep_log(true);
         // So that little is copied.
         self.checkpoint()?;
-        let moved: FsResult<Result<_, DiskGroupError>> = journal.while_at_rest(|active| {
+        let moved = journal.while_at_rest(|active| {
             let mut superblock = self.superblock.lock();
             let volume = self.volume();
-            let added = volume.changing().add_journal(&mut superblock, new, active);
-            // Another may have been first.
-            if volume.geometry().journal_group == 0 {
-                journal.keep_log(false);
+            let changing = volume.changing();
+            // Where it is apart already it stays, and is kept.
+            let comes = volume.geometry().journal_group == 0;
+            if comes {
+                journal.keep_log().map_err(AddGroupError::JournalNotMoved)?;
             }
-            let number = self.stop_if_needed(added)?;
-            journal.forget_lost();
-            Ok((number, journal.note_kept()))
+            let added = changing.add_journal(&mut superblock, new, active);
+            match &added {
+                Ok(_) => journal.forget_lost(),
+                Err(_) if comes => journal.keep_no_log(),
+                Err(_) => {}
+            }
+            Ok(self.stop_if_needed(added)?)
         });
-        let (number, is_kept) = moved??;
-        if !is_kept {
-            self.checkpoint()?;
-            journal.note_kept();
-        }
-        Ok(number)
+        moved?
     }
 
     /// Goes on with disk groups that leave.

@@ -55,8 +55,9 @@ const WRITTEN_AT_ONCE: usize = 16;
 
 impl Changing<'_> {
     /// Makes `new` the disk group that has the journal: see the module's header. `active` is
-    /// what a recovery would read of it. `superblock`, the current label, becomes what the labels
-    /// say. Returns the number of the disk group.
+    /// what a recovery would read of it, and memory has it ([`Volume::note_journal_kept`]).
+    /// `superblock`, the current label, becomes what the labels say. Returns the number of the disk
+    /// group.
     ///
     /// # Errors
     ///
@@ -74,7 +75,10 @@ impl Changing<'_> {
             let to = to.filter(|_| !planted::is(Planted::JournalNotCopied));
             let from = self.volume().device().as_ref();
             let copied = to.map_or(Ok(()), |to| copy(from, to.composite.as_ref(), active));
-            copied.map_err(AddGroupError::NewDevice)
+            copied.map_err(AddGroupError::NewDevice)?;
+            // Before anybody else may ask something of it.
+            addition.new_parts().iter().for_each(|part| part.composite.members().note_kept());
+            Ok(())
         })
     }
 
@@ -132,11 +136,11 @@ impl Volume {
         Some(parts.find(|part| part.disk_group == number)?.composite.members())
     }
 
-    /// Says whether memory has all that a recovery would read of a journal that is apart: then the
-    /// pool does not need its devices.
-    pub fn note_journal_kept(&self, is_kept: bool) {
+    /// Memory has all that a recovery would read of a journal that is apart from now on, as long as
+    /// it is there: the pool does not need its devices.
+    pub fn note_journal_kept(&self) {
         if let Some(set) = self.journal_set() {
-            set.note_kept(is_kept);
+            set.note_kept();
         }
     }
 

@@ -339,7 +339,8 @@ impl Members {
         Changes(changes)
     }
 
-    /// Returns a disk group that comes; one of its members may fail if it does without.
+    /// Returns a disk group that comes; one of its members may fail if it does without, and all of
+    /// the journal's where these are lost.
     fn new_group(
         &self,
         (device, ends): (&SharedDevice, &Ends),
@@ -353,6 +354,8 @@ impl Members {
         });
         let member = |(at, number): (u64, u64)| {
             let writes = failing.filter(|(which, _)| *which == at).map(|(_, nth)| nth);
+            let is_lost = self.kind.also().loses_journal && shape.roles.journal;
+            let writes = if is_lost { Some(random.below_power(WRITE_POWER_MAX)) } else { writes };
             let faults = SliceFaults { writes, ..SliceFaults::default() };
             (Slice::of(device, number, ends, faults), id_of(random))
         };

@@ -31,9 +31,11 @@ pub enum Event {
     LaneAdded,
     /// A member of a round-robin began to leave.
     LaneLeaving,
+    /// The last device of the journal had failed, and it was made anew.
+    JournalLost,
 }
 
-const EVENTS: [Event; 13] = [
+const EVENTS: [Event; 14] = [
     Event::SpareAdded,
     Event::SpareTaken,
     Event::Lengthened,
@@ -47,6 +49,7 @@ const EVENTS: [Event; 13] = [
     Event::TakenBack,
     Event::LaneAdded,
     Event::LaneLeaving,
+    Event::JournalLost,
 ];
 
 fn index_of(event: Event) -> usize {

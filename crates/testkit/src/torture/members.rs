@@ -25,6 +25,9 @@
 //! - The weak member does not answer a request, or all of a kind from one on; or it is late.
 //! - A raid5 gets a member and loses one; the weak one stays.
 //! - Two members are weak at once: two of a mirror of three, or one of each of two disk groups.
+//! - All devices of a journal that is apart fail, besides the weak member, which is none of them.
+//!   They are there in the next life, with what they had. None fails while the pool is opened: that
+//!   would be refused.
 //!
 //! What is done to a pool beside its clients is in `changes.rs`, and so are disk groups that come
 //! and go: they never take the disk group of the weak member along.
@@ -51,6 +54,8 @@ const WRITE_POWER_MAX: u64 = 9;
 const ROTS_MAX: u64 = 64;
 /// The same where what rots is scrubbed.
 const ROTS_SCRUBBED_MAX: u64 = 1024;
+/// Writes of the log to a device of the journal that do not fail, at least: an open has fewer.
+const LOG_WRITES_OF_OPEN: u64 = 12;
 /// Ticks before a device takes the place of another are below 2 to a power below this.
 const TICK_POWER_MAX: u64 = 6;
 /// No rot in the superblocks of a member: of a device without a label nobody knows what it is.
@@ -122,6 +127,8 @@ pub(super) struct Members {
 struct Found {
     /// All but the weak ones: their slices.
     strong: Vec<u64>,
+    /// Those of them that have the journal, where it is apart.
+    journal: Vec<u64>,
     /// Slices that nobody has.
     free: Vec<u64>,
     /// Slices that are spares.
@@ -170,7 +177,10 @@ impl Members {
     pub(super) fn of(kind: PoolKind, member_bytes: u64, pool_seed: u64) -> Members {
         let random = &mut Prng::from_seed(!pool_seed);
         let also = kind.also();
-        let groups = (0..).zip(kind.slots()).filter(|(_, (group, _))| group.is_redundant());
+        let may_be_weak = |group: &GroupShape| {
+            group.is_redundant() && !(also.loses_journal && group.roles.journal)
+        };
+        let groups = (0..).zip(kind.slots()).filter(|(_, (group, _))| may_be_weak(group));
         let mut may_be: Vec<(u64, u8)> =
             groups.flat_map(|(number, (_, slots))| slots.map(move |slot| (slot, number))).collect();
         let mut weak = Vec::new();
@@ -262,6 +272,17 @@ impl Members {
         };
         let others = (0..self.slices()).filter(|number| !self.is_weak(*number));
         let (strong, mut free): (Vec<u64>, Vec<u64>) = others.partition(is_member);
+        let has_journal = |number: &u64| {
+            let id = label(*number).map(|label| label.device_id());
+            let groups = newest.iter().flat_map(|label| &label.added);
+            let slots = groups.filter(|group| group.has_journal).flat_map(|it| it.slots.iter());
+            let members = newest.as_ref().map(|label| &label.members);
+            let mut found = slots.filter_map(|slot| Some(members?.get(slot)?.id));
+            found.any(|member| Some(member) == id)
+        };
+        let loses_journal = self.kind.also().loses_journal;
+        let journal =
+            strong.iter().copied().filter(|it| loses_journal && has_journal(it)).collect();
         let (mut weak, mut spares) = (Vec::new(), Vec::new());
         for it in &self.weak {
             let named = newest.as_ref().and_then(|label| label.members.get(usize_of(it.slot)));
@@ -282,7 +303,7 @@ impl Members {
             let others = others.filter(|number| weak.iter().all(|it| it.number != Some(*number)));
             (spares, free) = others.partition(is_spare);
         }
-        Found { strong, free, spares, weak }
+        Found { strong, journal, free, spares, weak }
     }
 
     /// Draws what becomes of each weak member in a life.
@@ -318,10 +339,20 @@ impl Members {
     ) -> (Opening, Vec<Replacement>, Changes) {
         let random = &mut Prng::from_seed(start.seed.rotate_left(7));
         let more = &mut Prng::from_seed(start.seed.rotate_left(13));
-        let Found { strong, mut free, spares, weak } = self.found(&start.device);
+        let Found { strong, journal, mut free, spares, weak } = self.found(&start.device);
         let ends = &self.ends(&start.device);
         let slice = |number: u64| self.slice(&start.device, number, ends);
-        let mut devices: Vec<SharedDevice> = strong.into_iter().map(slice).collect();
+        let is_lost = !journal.is_empty() && !more.one_in(4);
+        let mut strong_slice = |number: u64| {
+            if !is_lost || !journal.contains(&number) {
+                return slice(number);
+            }
+            let writes = Some(LOG_WRITES_OF_OPEN + more.below_power(WRITE_POWER_MAX));
+            let counted = Some(Purpose::Journal);
+            let faults = SliceFaults { writes, counted, ..SliceFaults::default() };
+            Slice::of(&start.device, number, ends, faults)
+        };
+        let mut devices: Vec<SharedDevice> = strong.into_iter().map(&mut strong_slice).collect();
         let mut replacements = Vec::new();
         for ((it, found), weakness) in self.weak.iter().zip(weak).zip(self.draw(random, more)) {
             let mut faults = SliceFaults::default();
@@ -371,7 +402,7 @@ impl Members {
                 devices.push(Slice::of(&start.device, number, ends, faults));
             }
         }
-        let changes = if self.kind.has_more() {
+        let changes = if self.kind.has_more() && !self.kind.also().loses_journal {
             self.more(&start.device, free, more, ends)
         } else {
             self.changes(&start.device, free, random, ends)

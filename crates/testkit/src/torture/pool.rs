@@ -334,7 +334,7 @@ fn tick_of(
     groups: Option<Arc<GroupTally>>,
     is_hurried: bool,
 ) -> JobStep {
-    let (worker, mut ticks) = (Arc::clone(pool), 0);
+    let (worker, mut ticks, mut has_lost_journal) = (Arc::clone(pool), 0, false);
     Box::new(move || {
         ticks += 1;
         for replacement in replacements.extract_if(.., |it| it.after_ticks < ticks) {
@@ -343,6 +343,11 @@ fn tick_of(
         let before = groups.as_ref().map(|_| Watched::of(&worker));
         worker.tick().ok()?;
         if let (Some(tally), Some(before)) = (&groups, before) {
+            let is_lost = worker.status().lost_journal.is_some();
+            if is_lost && !has_lost_journal {
+                tally.events.count(Event::JournalLost);
+            }
+            has_lost_journal = is_lost;
             let has_work = before.tell(&worker, tally);
             expect_moving(&worker);
             if is_hurried && has_work {

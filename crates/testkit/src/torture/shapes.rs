@@ -80,6 +80,8 @@ pub struct Also {
     pub reshapes: bool,
     /// A round-robin does.
     pub lanes: bool,
+    /// All devices of the journal fail, where it has its own.
+    pub loses_journal: bool,
 }
 
 const ALONE: Also = Also {
@@ -90,6 +92,7 @@ const ALONE: Also = Also {
     stalls: false,
     reshapes: false,
     lanes: false,
+    loses_journal: false,
 };
 const SPARES: Also = Also { spares: true, ..ALONE };
 const LENGTHENS: Also = Also { lengthens: true, ..ALONE };
@@ -97,6 +100,7 @@ const SCRUBS: Also = Also { scrubs: true, ..ALONE };
 const STALLS: Also = Also { stalls: true, ..ALONE };
 const RESHAPES: Also = Also { reshapes: true, ..ALONE };
 const LANES: Also = Also { lanes: true, ..ALONE };
+const LOSES_JOURNAL: Also = Also { loses_journal: true, ..ALONE };
 const TWO_WEAK: Also = Also { weak: 2, ..ALONE };
 
 /// A line of the table.
@@ -182,6 +186,12 @@ const SHAPES: &[Shape] = &[
         &[mirror(2).for_metadata(), mirror(2).for_journal(), raid5(3)],
     )
     .with(COMES),
+    Shape::new("mirror2+journal-single-lost", &[mirror(2), SINGLE.for_journal()])
+        .with(COMES_JOURNAL)
+        .also(LOSES_JOURNAL),
+    Shape::new("raid5-3+journal-mirror2-lost", &[raid5(3), mirror(2).for_journal()])
+        .with(COMES_JOURNAL)
+        .also(LOSES_JOURNAL),
 ];
 
 /// How a pool lies on devices: a line of the table.

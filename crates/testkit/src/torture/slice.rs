@@ -100,6 +100,8 @@ fn now_ns() -> u64 {
 pub(super) struct SliceFaults {
     /// Writes until they fail.
     pub(super) writes: Option<u64>,
+    /// Those for this purpose alone are counted; all fail.
+    pub(super) counted: Option<Purpose>,
     /// What it does not answer.
     pub(super) stall: Option<Stall>,
     /// Counts that.
@@ -118,6 +120,7 @@ pub(super) struct Slice {
     ends: Ends,
     /// Writes until they fail; `u64::MAX`: never.
     writes_left: AtomicU64,
+    counted: Option<Purpose>,
     stall: Option<Stall>,
     /// Requests of the kind that stalls.
     asked: AtomicU64,
@@ -161,6 +164,7 @@ impl Slice {
             start: number * ends.lengths.stride_bytes,
             ends: ends.clone(),
             writes_left: AtomicU64::new(faults.writes.unwrap_or(u64::MAX)),
+            counted: faults.counted,
             stall: faults.stall,
             asked: AtomicU64::new(0),
             is_stalled: AtomicBool::new(false),
@@ -170,7 +174,10 @@ impl Slice {
     }
 
     /// Whether a write that begins now fails.
-    fn fails(&self) -> bool {
+    fn fails(&self, purpose: Purpose) -> bool {
+        if self.counted.is_some_and(|counted| counted != purpose) {
+            return self.writes_left.load(Ordering::Relaxed) == 0;
+        }
         let count = |left: u64| match left {
             u64::MAX => None,
             left => Some(left.saturating_sub(1)),
@@ -260,7 +267,7 @@ impl Device for Slice {
         let kind = operation.kind();
         let is_write = kind == RequestKind::Write;
         let has_failed = self.has_failed.load(Ordering::Relaxed) && kind != RequestKind::Read;
-        if has_failed || (is_write && self.fails()) {
+        if has_failed || (is_write && self.fails(purpose)) {
             return Ticket::ready(Err(DeviceError::Failed { device: self.info().name.clone() }));
         }
         match self.stalls(purpose, kind) {

@@ -161,12 +161,10 @@ impl Scrub {
                 }
                 Ok(is_good)
             }
-            // It was put together, and the member that is to have it does not take it.
             Err(error) => {
                 core.store.journal.check_alive()?;
-                tracing::warn!(%error, "a scrub cannot write again what it has put together");
                 if let Some(who) = who {
-                    self.counts.leave(who);
+                    self.counts.miss(who, &error);
                 }
                 Ok(false)
             }

@@ -26,9 +26,9 @@ pub(super) struct Loss {
 }
 
 impl MemberSet {
-    /// Memory has all that the members have from now on, or has not.
-    pub(in crate::volume) fn note_kept(&self, is_kept: bool) {
-        self.loss.is_kept.store(is_kept, Ordering::SeqCst);
+    /// Memory has all that the members have from now on.
+    pub(in crate::volume) fn note_kept(&self) {
+        self.loss.is_kept.store(true, Ordering::SeqCst);
     }
 
     /// Whether the last member that the layout needed has failed, and memory has what it had.
