@@ -45,7 +45,7 @@ mod unread;
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, NewInode};
-use engine::{CreateOptions, OpenError, OpenOptions, Pool};
+use engine::{CreateOptions, OpenError, OpenOptions, Pool, ScrubReport};
 use format::members::Layout;
 use runtime::clock::ManualClock;
 use storage::device::SharedDevice;
@@ -117,6 +117,15 @@ fn put(pool: &Pool, name: &str, content: &[u8]) -> FsResult<()> {
 }
 
 /// Returns what a file holds; `None`: it is not there.
+/// What a scrub has found bad and not made whole: lost, not read, and not written again.
+type Unmended = (u64, u64, u64);
+
+const NOTHING: Unmended = (0, 0, 0);
+
+fn unmended(report: &ScrubReport) -> Unmended {
+    (report.lost, report.unread, report.unwritten)
+}
+
 fn get(pool: &Pool, name: &str) -> Option<Vec<u8>> {
     let caller = Caller::root();
     let attr = pool.lookup(&caller, pool.root(), name.as_bytes()).ok()?;

@@ -6,7 +6,7 @@ use engine::{DiskGroupError, Pool};
 use format::members::{Layout, MemberState};
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image};
-use storage::device::{AlignedBuffer, Device, Purpose, Redundancy};
+use storage::device::{AlignedBuffer, Device, Purpose, Redundancy, RequestKind};
 use storage::volume::{AttachError, Moved, NarrowError, Opening, Volume, Way};
 
 use super::groups::{check_all, group_of, groups};
@@ -126,6 +126,103 @@ fn a_cut_while_a_stripe_gets_a_member_loses_nothing() {
 #[test]
 fn a_cut_while_a_stripe_loses_a_member_loses_nothing() {
     survives_cuts(&narrow::narrowed(STRIPE, 3, 1), "3 without 1", 11);
+}
+
+/// Goal: a member that a stripe is getting, and on which no segment lies, is needed by nobody: the
+/// pool goes on when it fails, and opens after a cut while it fails, or without it; it is taken
+/// back. Method: each of its writes and flushes in turn is the first that fails.
+#[test]
+fn a_new_member_on_which_nothing_lies_is_not_needed() {
+    let mut prng = Prng::from_seed(3);
+    let mut failed = 0;
+    for kind in [RequestKind::Flush, RequestKind::Write] {
+        for nth in 0.. {
+            let what = format!("{kind:?} {nth}");
+            let devices = filled_as(STRIPE, 2);
+            let pool = open(&devices[..2]).expect("it was closed");
+            pool.tick().expect("nothing fails");
+            let slot = pool.widen(0, device(&devices, 2), NEW).expect("it fits");
+            let faults = vec![Fault::Fail { kind, nth, persists: true }];
+            devices[2].arm(FaultPlan { faults });
+            let mut has_begun = false;
+            while !has_begun && states(&pool)[slot] != MemberState::Failed {
+                // Once a segment is on its way the member is needed as any other.
+                let ticked = pool.tick();
+                let reshape = pool.reshaping().expect("it is not done").reshape;
+                has_begun = ticked.is_err() || reshape.moved > 0 || reshape.kept.is_some();
+                let has_failed = states(&pool)[slot] == MemberState::Failed;
+                assert!(
+                    ticked.is_err() || !has_begun || !has_failed,
+                    "{what}: a segment is said to lie on what has failed: {reshape:?}"
+                );
+            }
+            if has_begun {
+                break;
+            }
+            failed += 1;
+            let mut versions = versions_of(FILES);
+            write(&pool, 1, 7);
+            versions.insert(1, 7);
+            verify(&pool, &versions, &what);
+            assert_eq!(pool.status().read_only, None, "{what}");
+            let images: Vec<Image> = devices.iter().map(|it| it.crash_image(&mut prng)).collect();
+            drop(pool);
+            opens_without(images, slot, &versions, &what);
+        }
+    }
+    println!("{failed} moments");
+    assert!(failed > 8, "{failed} moments");
+}
+
+/// A pool opens while its last device fails, and without it, and gives it up.
+fn opens_without(images: Vec<Image>, slot: usize, versions: &Versions, what: &str) {
+    for with in [images.len(), images.len() - 1] {
+        let what = format!("{what}, {with} devices");
+        let devices = devices_of(images.clone());
+        let faults = vec![Fault::Fail { kind: RequestKind::Write, nth: 0, persists: true }];
+        devices[images.len() - 1].arm(FaultPlan { faults });
+        let pool = open(&devices[..with]).unwrap_or_else(|error| panic!("{what}: {error}"));
+        verify(&pool, versions, &what);
+        write(&pool, 2, 8);
+        let taken = pool.take_member_back(slot).expect("nothing fails");
+        assert!(taken.is_some(), "{what}: nothing lies on it");
+        finish(&pool);
+        verify(&pool, &Versions::from([(2, 8)]), &what);
+        pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+        drop(pool);
+        check_all(&devices[..images.len() - 1].to_vec(), &what);
+    }
+}
+
+/// Goal: a cut at any moment before a segment lies on the new member leaves a pool that opens while
+/// that member fails every write.
+#[test]
+fn a_cut_before_anything_lies_on_a_failing_member_loses_nothing() {
+    let run = widened(STRIPE, 2);
+    let recordings: Vec<_> = run.devices.iter().map(|device| device.recording()).collect();
+    let mut prng = Prng::from_seed(9);
+    let (mut seen, mut online) = (0, 0);
+    for time in (run.begun..run.ended).step_by(5) {
+        let image = |it: &storage::device::sim::Recording| it.point_at(time).image(&mut prng).image;
+        let images: Vec<Image> = recordings.iter().map(image).collect();
+        let found = super::groups::labelled(&devices_of(images));
+        let opening = Opening { devices: shared(&found), accepts_missing: false };
+        let (_, label) = Volume::open_members(opening).expect("it was cut");
+        let Some((_, slot)) = label.coming_slot() else {
+            if seen > 0 {
+                break;
+            }
+            continue;
+        };
+        seen += 1;
+        online += usize::from(label.members[slot].state == MemberState::Online);
+        let images = found.iter().map(|device| device.image()).collect();
+        if found.len() == 3 {
+            opens_without(images, slot, &run.versions_at(time), &format!("cut at {time}"));
+        }
+    }
+    println!("{seen} cuts, {online} with all there is on it");
+    assert!(seen > 10 && online > 0, "{seen} cuts, {online} with all there is on it");
 }
 
 /// Lets jobs work until one stops, and returns what it says; `None`: all has moved.

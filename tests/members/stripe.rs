@@ -17,7 +17,7 @@ use testkit::canon::{Data, Path, Times, Tree, walk};
 
 use super::raid5::{MEMBER_BYTES, all_but, content};
 use super::raid5_crash::{cut, history_at, judged, judged_again, setting, without, work};
-use super::{Devices, devices_of, get, open, put, reopened, shared};
+use super::{Devices, devices_of, get, open, put, reopened, shared, unmended};
 
 /// The stripe unit in these pools: small, so that few bytes are many rows.
 const LAYOUT: Layout = Layout::Stripe { unit_shift: 13 };
@@ -384,6 +384,7 @@ fn a_scrub_mends_pages_and_names_files_that_have_rotted() {
     });
     let report = report.expect("it ends");
     assert!(report.repaired > 4 && report.lost > 2, "{report:?}");
+    assert_eq!(unmended(&report), (report.lost, 0, 0), "all could be read, and written");
     assert_eq!(report.parities, 0, "there are none");
     assert!(report.names.iter().all(|name| name.contains("file")), "{report:?}");
     pool.close().expect("nothing fails");

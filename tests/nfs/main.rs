@@ -9,6 +9,7 @@ mod crowd;
 mod fuzz;
 mod histories;
 mod procedures;
+mod readers;
 mod rules;
 mod shared;
 mod torture;

@@ -320,6 +320,7 @@ pub(crate) const FOUND: &[Row] = &[
         "engine",
         "alloc::pin::tests::a_segment_that_empties_while_it_is_pinned_is_free_only_afterwards",
     ),
+    ("UnwrittenIsLost", "members", "raid5_scrub::what_is_not_written_again_is_no_loss"),
     ("ScrubTrustsBadRow", "members", "raid5_scrub::parity_is_never_made_to_match_what_is_bad"),
     (
         "OldSummaryTrusted",
@@ -330,6 +331,11 @@ pub(crate) const FOUND: &[Row] = &[
         "TurnForgotten",
         "members",
         "round_robin::each_file_lies_on_one_member_and_files_take_them_in_turn",
+    ),
+    (
+        "MovedToFailed",
+        "members",
+        "reshape_stripe::a_new_member_on_which_nothing_lies_is_not_needed",
     ),
     ("GoneNotCounted", "members", "narrow_again::members_go_one_after_the_other_and_another_comes"),
     (
@@ -719,6 +725,7 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "crash::logs::a_mount_takes_what_has_rotted_from_the_rest_of_its_rows",
     ),
+    ("RefusedCountsDown", "nfs", "readers::many_readers_in_steps_are_told_what_is_there"),
     (
         "AheadNotWaitedFor",
         "engine",

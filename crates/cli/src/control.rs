@@ -667,18 +667,21 @@ pub struct ScrubFacts {
     pub differing: u64,
     /// Pages and blocks that were written again.
     pub repaired: u64,
-    /// Pages and blocks of which no copy verifies, or that could not be written.
+    /// Pages and blocks of which no copy verifies.
     pub lost: u64,
     /// Those of which no copy verifies that could be read, and one could not be: it may be there
     /// when the device answers.
     #[serde(default)]
     pub unread: u64,
+    /// Those that are bad on a device and whole on others, and could not be written again.
+    #[serde(default)]
+    pub unwritten: u64,
     /// Differing pages that nothing uses.
     pub unused: u64,
     /// Runs of rows whose parity was written again.
     #[serde(default)]
     pub parities: u64,
-    /// Which are lost or could not be read: the first of them, files by their paths.
+    /// Which are lost, or could not be read or written: the first of them, files by their paths.
     #[serde(default)]
     pub names: Vec<String>,
     /// Whether it has come to the end.

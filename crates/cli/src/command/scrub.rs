@@ -25,7 +25,11 @@ pub(crate) fn run(args: &ScrubArgs, backend: &dyn Backend, output: &Output) -> a
         return Ok(exit::DONE);
     };
     output.fact(&text_of(&pool, &found), &json!(found));
-    Ok(if (found.lost, found.unread) == (0, 0) { exit::DONE } else { exit::FAILED })
+    Ok(if (found.lost, found.unread, found.unwritten) == (0, 0, 0) {
+        exit::DONE
+    } else {
+        exit::FAILED
+    })
 }
 
 fn wait(at: &Controlled, output: &Output) -> anyhow::Result<ScrubFacts> {
@@ -66,9 +70,9 @@ fn text_of(pool: &str, found: &ScrubFacts) -> String {
             ByteSize(bytes)
         ),
     };
-    let ScrubFacts { differing, repaired, lost, unread, unused, parities, .. } = found;
+    let ScrubFacts { differing, repaired, lost, unread, unwritten, unused, parities, .. } = found;
     let read = ByteSize(found.read_bytes);
-    if (*differing, *repaired, *lost, *unread) == (0, 0, 0, 0) {
+    if (*differing, *repaired, *lost, *unread, *unwritten) == (0, 0, 0, 0, 0) {
         return format!("{pool}: {read}, the same on all devices{before}");
     }
     let mut text = format!(
@@ -80,14 +84,18 @@ fn text_of(pool: &str, found: &ScrubFacts) -> String {
     }
     text += &before;
     if *lost > 0 {
-        text += &format!(", of {lost} no copy verifies or takes it");
+        text += &format!(", of {lost} no copy verifies");
     }
     if *unread > 0 {
         text += &format!(
             ", {unread} could not be read, and may be there when their devices answer again"
         );
     }
-    if lost + unread > 0 {
+    if *unwritten > 0 {
+        text +=
+            &format!(", {unwritten} are whole, and could not be written again where they are bad");
+    }
+    if lost + unread + unwritten > 0 {
         let names = found.names.join("\n  ");
         text += &format!(": the server's log has all, here are the first:\n  {names}");
     }

@@ -54,6 +54,7 @@ pub(crate) struct ScrubCounts {
     repaired: AtomicU64,
     lost: AtomicU64,
     unread: AtomicU64,
+    unwritten: AtomicU64,
     unused: AtomicU64,
     parities: AtomicU64,
     is_done: AtomicU64,
@@ -71,16 +72,18 @@ pub struct ScrubReport {
     pub differing: u64,
     /// Pages and blocks that were written again.
     pub repaired: u64,
-    /// Pages and blocks of which no copy verifies, or that could not be written again.
+    /// Pages and blocks of which no copy verifies.
     pub lost: u64,
     /// Those of which no copy verifies that could be read, and one could not be: it may be there
     /// all the same.
     pub unread: u64,
+    /// Those that are whole, and bad on a device that does not take them, or where somebody writes.
+    pub unwritten: u64,
     /// Differing pages that nothing uses.
     pub unused: u64,
     /// Runs of rows whose parity was written again.
     pub parities: u64,
-    /// Which are lost, or cannot be read: the first of them, files by their paths.
+    /// Which are lost, cannot be read or are not written: the first of them, files by their paths.
     pub names: Vec<String>,
     /// Whether it has come to the end.
     pub is_done: bool,
@@ -99,6 +102,7 @@ impl ScrubCounts {
             repaired: of(&self.repaired),
             lost: of(&self.lost),
             unread: of(&self.unread),
+            unwritten: of(&self.unwritten),
             unused: of(&self.unused),
             parities: of(&self.parities),
             names: self.names.lock().clone(),
@@ -109,7 +113,7 @@ impl ScrubCounts {
 
     fn lose(&self, what: impl Into<Affected>) {
         let what = what.into();
-        log_affected!(&what, "a scrub finds nothing that verifies, or cannot write it");
+        log_affected!(&what, "a scrub finds nothing that verifies");
         self.lost.fetch_add(1, Ordering::Relaxed);
         self.name(what.to_string());
     }
@@ -120,6 +124,14 @@ impl ScrubCounts {
         tracing::warn!(%error, "a scrub cannot read all that should have it");
         log_affected!(&what, "a scrub cannot read it now, and nothing else that verifies has it");
         self.unread.fetch_add(1, Ordering::Relaxed);
+        self.name(what.to_string());
+    }
+
+    /// Notes what is bad on a device and whole all the same, and could not be written again there.
+    fn leave(&self, what: impl Into<Affected>) {
+        let what = what.into();
+        log_affected!(&what, "a scrub has it from other devices, and cannot write it again");
+        self.unwritten.fetch_add(1, Ordering::Relaxed);
         self.name(what.to_string());
     }
 
@@ -139,6 +151,9 @@ impl ScrubCounts {
             Some(Healed { bytes: Some(_), bad: 0, .. }) => {}
             Some(Healed { bytes: Some(_), bad, repaired, .. }) if bad == repaired => {
                 self.repaired.fetch_add(1, Ordering::Relaxed);
+            }
+            Some(Healed { bytes: Some(_), .. }) if !planted::is(Planted::UnwrittenIsLost) => {
+                self.leave(what());
             }
             Some(Healed { bytes: None, unread: Some(error), .. }) => self.miss(what(), error),
             Some(_) => self.lose(what()),

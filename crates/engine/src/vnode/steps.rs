@@ -224,8 +224,13 @@ impl Steps {
         if !self.has_waiting.load(Ordering::Acquire) {
             return None;
         }
-        let one_more = |count: usize| (count < FILLERS_MAX).then(|| count + 1);
+        let is_planted = planted::is(Planted::RefusedCountsDown);
+        let next = |count: usize| if is_planted { count + 1 } else { count.saturating_add(1) };
+        let one_more = |count: usize| Some(next(count)).filter(|_| count < FILLERS_MAX);
         let begun = self.fillers.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
+        if is_planted && begun.is_err() {
+            drop(Filler(&self.fillers));
+        }
         // Only one that was begun may be dropped: it counts down then.
         begun.is_ok().then(|| Filler(&self.fillers))
     }

@@ -33,7 +33,6 @@ use runtime::planted::{self, Planted};
 
 use super::Volume;
 use super::composite::{Remade, ToRemake};
-use super::open::needed_of;
 use super::set::Change;
 use super::slot::{Slot, Stay};
 use crate::convert::to_u64;
@@ -364,18 +363,10 @@ impl Volume {
                 return Ok(());
             }
         }
-        members.change_last(Some(slot), |slots, label| {
+        members.change_last(Some(slot), |slots, _| {
             let is_same = |at: &&mut Slot| at.state == MemberState::Joining && at.stay() == *stay;
             let Some(at) = slots.get_mut(slot).filter(is_same) else { return Change::Nothing };
             (at.state, at.missed) = (MemberState::Online, None);
-            if let Some((_, coming)) = label.coming_slot().filter(|(_, coming)| *coming == slot)
-                && let Some((set, _)) = members.of_slot(coming)
-            {
-                // It counts among those that are online, and so among those that must be.
-                let group = label.group_of_slot(coming);
-                let needed = group.map(|(_, layout, own)| needed_of(layout, own.len()));
-                set.need(needed.unwrap_or_else(|| set.needed()));
-            }
             Change::States
         })
     }

@@ -268,7 +268,7 @@ impl Changing<'_> {
             let group = label.added.iter().find(|group| group.number == number);
             let (layout, slots) =
                 group.map_or((label.layout, &label.slots), |group| (group.layout, &group.slots));
-            set.need(needed_of(layout, slots.len()));
+            set.need(needed_of(layout, slots.len()), None);
             ended = Some(Detached::of(out));
             Change::States
         })?;
@@ -320,7 +320,7 @@ impl Changing<'_> {
             taken = Some(Detached::of(std::mem::replace(at, Slot::gone())));
             *label = coming;
             set.leave_slot(slot);
-            set.need(needed);
+            set.need(needed, None);
             Change::States
         })?;
         if taken.is_some() {

@@ -140,10 +140,11 @@ impl Volume {
     ) -> Result<Volume, PoolError> {
         let own = |slots_of: &Slots| -> Vec<Slot> { slots_of.pick(&slots).cloned().collect() };
         let in_use = |error| PoolError::Superblock { device: info_name(&slots), cause: error };
-        let needed = needed_in(superblock, (0, superblock.layout), &own(&superblock.slots));
+        let needed = needed_in(superblock, (0, superblock.layout), superblock.slots.len());
         let geometry = &superblock.geometry;
         let of_first = (superblock.slots.clone(), own(&superblock.slots));
-        let set = MemberSet::new(of_first, label, needed, geometry);
+        let set = MemberSet::new(of_first, label, needed.0, geometry);
+        set.need(needed.0, needed.1);
         let composite = layout_over(superblock, None, Arc::clone(&set)).map_err(in_use)?;
         let mut parts = vec![Part { disk_group: 0, lane: None, composite }];
         for group in &superblock.added {
@@ -194,8 +195,9 @@ pub(super) fn parts_over(
     let each = slots.len() / usize::from(lanes);
     let part = |(lane, slots): (u8, &[Slot])| {
         let numbers = group.slots.iter().skip(usize::from(lane) * each).take(each).collect();
-        let needed = needed_in(superblock, (group.number, group.layout), slots);
-        let set = first.beside(numbers, slots.to_vec(), needed);
+        let needed = needed_in(superblock, (group.number, group.layout), slots.len());
+        let set = first.beside(numbers, slots.to_vec(), needed.0);
+        set.need(needed.0, needed.1);
         let composite = layout_over(superblock, Some(group), set)?;
         let lane = (lanes > 1).then_some(lane);
         Ok(Part { disk_group: group.number, lane, composite })
@@ -203,14 +205,16 @@ pub(super) fn parts_over(
     (0..lanes).zip(slots.chunks(each.max(1))).map(part).collect()
 }
 
-/// Returns how many members disk group `number` cannot do without: while none of its segments lies
-/// on the one that it is getting, or is to lose, and that one is not counted as online, as many as
-/// without it.
-fn needed_in(superblock: &Superblock, (number, layout): (u8, Layout), own: &[Slot]) -> usize {
+/// Returns how many of its `width` members disk group `number` cannot do without, and the own slot
+/// of the one that is not counted: on which none of its segments lies.
+fn needed_in(
+    superblock: &Superblock,
+    (number, layout): (u8, Layout),
+    width: usize,
+) -> (usize, Option<usize>) {
     let coming = superblock.coming_slot().filter(|(of, _)| *of == number);
-    let at = coming.and(superblock.geometry.reshape).map(|it| usize::from(it.member));
-    let is_new = at.is_some_and(|at| own.get(at).is_none_or(|slot| slot.readable().is_none()));
-    needed_of(layout, own.len() - usize::from(is_new))
+    let idle = coming.and(superblock.geometry.reshape).map(|it| usize::from(it.member));
+    (needed_of(layout, width - usize::from(idle.is_some())), idle)
 }
 
 /// Returns how many members a layout cannot do without (MS3).

@@ -182,6 +182,8 @@ impl Changing<'_> {
                 set.set_lay(lay);
             }
             set.take_last_slot(slot);
+            // Its number is behind all others; nothing lies on it.
+            set.need(set.needed(), Some(set.own_count() - 1));
             put_in(slots, slot, Slot::new(Some(device), MemberState::Joining));
             widened = Ok(slot);
             (Change::States, Some(slot))
@@ -234,7 +236,7 @@ impl Changing<'_> {
         let changed = match way {
             Way::Straight => move_straight(&set, &striped, (towards, &segments), &kinds),
             Way::Free if !kinds.is_empty() => return Ok(Moved::Busy),
-            Way::Free => note(&set, border_of(towards, &segments, true), None).map(|()| Moved::All),
+            Way::Free => note(&set, border_of(towards, &segments, true), None),
             Way::Segment(at) => move_by_way(&set, &striped, (towards, segments.start, at), &kinds),
         };
         if let Some(hold) = hold {
@@ -471,8 +473,7 @@ fn move_straight(
         // CRASH: the new places are durable before the labels name them.
         set.submit_flush(Purpose::Cleaner).wait()?;
     }
-    note(set, border_of(towards, segments, true), None)?;
-    Ok(Moved::All)
+    note(set, border_of(towards, segments, true), None)
 }
 
 /// Moves a segment whose new place meets its old one by way of segment `at` (RP3).
@@ -493,12 +494,14 @@ fn move_by_way(
         set.submit_flush(Purpose::Cleaner).wait()?;
         let is_pages = kind == Redundancy::Copies;
         // CRASH: from here on it is read there.
-        note(set, segment, Some(KeptSegment { at, is_pages }))?;
+        let noted = note(set, segment, Some(KeptSegment { at, is_pages }))?;
+        if noted != Moved::All {
+            return Ok(noted);
+        }
         striped.write_moved(&new_of(&lay, towards), (start, kind), &bytes, None)?;
         set.submit_flush(Purpose::Cleaner).wait()?;
     }
-    note(set, border_of(towards, &(segment..segment + 1), true), None)?;
-    Ok(Moved::All)
+    note(set, border_of(towards, &(segment..segment + 1), true), None)
 }
 
 fn unread(error: &DeviceError) -> Moved {
@@ -519,17 +522,28 @@ fn start_of(lay: &Lay, segment: u64) -> u64 {
     lay.narrow.groups_offset.saturating_add(ahead)
 }
 
-/// Says in the labels, durably, and then to all who ask, which segments are moved.
-fn note(set: &Arc<MemberSet>, moved: u64, kept: Option<KeptSegment>) -> Result<(), DeviceError> {
-    let mut lay = None;
-    set.change(|_, label| {
+/// Says in the labels, durably, and then to all who ask, which segments are moved. Not where the
+/// first of them would lie on a member that has failed meanwhile, and that nobody needed before:
+/// nothing is moved then.
+fn note(set: &Arc<MemberSet>, moved: u64, kept: Option<KeptSegment>) -> Result<Moved, DeviceError> {
+    let (mut lay, mut noted) = (None, Moved::All);
+    set.change(|slots, label| {
         let Some(reshape) = label.geometry.reshape else { return Change::Nothing };
+        let before = label.geometry.reshape;
         label.geometry.reshape = Some(Reshape { moved, kept, ..reshape });
+        if label.coming_slot().is_none() && !set.need_as(label, slots) {
+            (label.geometry.reshape, noted) = (before, Moved::Away);
+            return Change::Nothing;
+        }
         lay = label.geometry.lay_of(reshape.disk_group);
         Change::Table
     })?;
     if let Some(lay) = lay {
         set.set_lay(lay);
+        // CRASH: the labels are durable; only now does nobody need the one that leaves.
+        if let Some(label) = set.label() {
+            set.need_as(&label, &set.all());
+        }
     }
-    Ok(())
+    Ok(noted)
 }

@@ -32,6 +32,7 @@ mod lay;
 mod leaving;
 mod lost;
 mod mending;
+mod needs;
 mod together;
 
 use std::ops::Range;
@@ -114,8 +115,10 @@ pub struct MemberSet {
     view: RwLock<View>,
     /// Held for a copy only: a plain lock.
     standing: RwLock<Standing>,
-    /// Online members that the layout cannot do without (MS3).
+    /// Online members that the layout cannot do without (MS3), the idle one apart.
     needed: AtomicUsize,
+    /// The own slot of a member on which no segment lies; [`NOBODY`]: there is none such.
+    idle: AtomicUsize,
     /// How segments lie that are told apart since the pool was opened: of a disk group that is
     /// reshaped, or was. Held for a copy only: a plain lock.
     lay: RwLock<Option<Lay>>,
@@ -125,10 +128,6 @@ pub struct MemberSet {
     loss: Loss,
     /// The spares that are there, of the first disk group's set; which there are the label says.
     pub(super) spares: SpareDevices,
-}
-
-fn online_count(slots: &[Slot]) -> usize {
-    slots.iter().filter(|slot| slot.state == MemberState::Online).count()
 }
 
 impl Roster {
@@ -219,13 +218,15 @@ impl MemberSet {
         let (standing, before) = (RwLock::new(Standing::New), OnceLock::new());
         let (spares, loss) = (SpareDevices::default(), Loss::default());
         let numbers = RwLock::new(numbers.into_iter().collect());
-        let (needed, lay) = (AtomicUsize::new(needed), RwLock::default());
+        let (needed, idle) = (AtomicUsize::new(needed), AtomicUsize::new(NOBODY));
+        let lay = RwLock::default();
         Arc::new(MemberSet {
             roster,
             numbers,
             view,
             standing,
             needed,
+            idle,
             lay,
             ranges,
             before,
@@ -268,13 +269,6 @@ impl MemberSet {
     pub(super) fn leave_slot(&self, slot: usize) {
         let mut numbers = self.numbers.write();
         numbers.iter_mut().filter(|number| **number == slot).for_each(|number| *number = NOBODY);
-    }
-
-    /// Returns how many of its members are online, by the pool's `slots`.
-    fn online_of(&self, slots: &[Slot]) -> usize {
-        let numbers = self.numbers.read();
-        let own = numbers.iter().filter_map(|number| slots.get(*number));
-        own.filter(|slot| slot.state == MemberState::Online).count()
     }
 
     /// Returns the set that has `slot` of the pool, and which of its own that is.
@@ -322,19 +316,6 @@ impl MemberSet {
     pub fn is_degraded(&self) -> bool {
         let is_away = |slot: &Slot| !matches!(slot.state, MemberState::Online | MemberState::Gone);
         self.all().iter().any(is_away)
-    }
-
-    /// Whether the layout can do without the member in `slot`.
-    #[must_use]
-    pub fn can_lose(&self, slot: &Slot) -> bool {
-        let others = online_count(&self.view()) - usize::from(slot.state == MemberState::Online);
-        others >= self.needed()
-    }
-
-    /// The same of its member that is in `slot` of the pool's `slots`.
-    pub(super) fn can_lose_of(&self, slots: &[Slot], slot: usize) -> bool {
-        let is_online = slots.get(slot).is_some_and(|it| it.state == MemberState::Online);
-        self.online_of(slots).saturating_sub(usize::from(is_online)) >= self.needed()
     }
 
     /// Tells the range, in bytes of the pool, of a write that is about to begin; waits while

@@ -161,10 +161,12 @@ impl Scrub {
                 }
                 Ok(is_good)
             }
+            // It was put together, and the member that is to have it does not take it.
             Err(error) => {
                 core.store.journal.check_alive()?;
+                tracing::warn!(%error, "a scrub cannot write again what it has put together");
                 if let Some(who) = who {
-                    self.counts.miss(who, &error);
+                    self.counts.leave(who);
                 }
                 Ok(false)
             }

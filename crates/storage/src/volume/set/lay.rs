@@ -1,7 +1,4 @@
-//! What changes of a disk group while it gets a member more: how its segments lie, and how many
-//! members it cannot do without.
-
-use std::sync::atomic::Ordering;
+//! How the segments of a disk group lie while it gets a member more, or loses one.
 
 use format::reshape::Lay;
 use format::stripes::{Stripes, Without};
@@ -10,15 +7,6 @@ use runtime::planted::{self, Planted};
 use super::{MemberSet, NOBODY};
 
 impl MemberSet {
-    pub(in crate::volume) fn needed(&self) -> usize {
-        self.needed.load(Ordering::SeqCst)
-    }
-
-    /// Its layout cannot do without `needed` online members from now on.
-    pub(in crate::volume) fn need(&self, needed: usize) {
-        self.needed.store(needed, Ordering::SeqCst);
-    }
-
     /// Returns how segments lie if that was ever changed.
     pub(in crate::volume) fn lay(&self) -> Option<Lay> {
         *self.lay.read()
@@ -46,6 +34,11 @@ impl MemberSet {
         self.numbers.write().push(slot);
     }
 
+    /// Returns how many own slots it has, of those that were taken out too.
+    pub(in crate::volume) fn own_count(&self) -> usize {
+        self.numbers.read().len()
+    }
+
     /// Returns its own slots whose members were taken out since the pool was opened.
     fn gone(&self) -> Without {
         let numbers = self.numbers.read();
@@ -55,6 +48,6 @@ impl MemberSet {
 
     /// Whether there is no own slot left for a further member of a disk group in stripes.
     pub(in crate::volume) fn has_many_gone(&self) -> bool {
-        self.numbers.read().len() >= Without::COUNTED_MAX
+        self.own_count() >= Without::COUNTED_MAX
     }
 }

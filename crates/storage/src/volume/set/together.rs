@@ -7,7 +7,7 @@ use std::sync::Arc;
 use format::members::MemberState;
 use runtime::planted::{self, Planted};
 
-use super::{MemberSet, Standing, View, online_count};
+use super::{MemberSet, Standing, View};
 use crate::device::{Completion, DeviceError, Operation, PendingRequest, Purpose, Ticket};
 use crate::volume::ranges::InFlight;
 
@@ -87,8 +87,7 @@ impl MemberSet {
         };
         // One that was asked for several things is one.
         let lost: BTreeSet<usize> = failed.iter().map(|(at, _)| *at).filter(is_same).collect();
-        let lost = lost.len();
-        if lost > 0 && online_count(&now) < self.needed() + lost {
+        if !lost.is_empty() && self.online_but(&now, &lost) < self.needed() {
             self.loses(first);
             return Err(first.clone());
         }
