@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, NewInode};
 use engine::{CreateOptions, DiskGroupStatus, NewFileset, Pool};
-use format::disk_group::DiskGroupState;
+use format::disk_group::{DiskGroupState, Roles};
 use format::fileset::{FilesetName, NamePart};
 use format::members::Layout;
 use format::placement::Placement;
@@ -54,7 +54,7 @@ pub(super) fn group_of(devices: &Devices, layout: Layout, which: &[usize]) -> Ne
         let id = u8::try_from(100 + at).expect("small");
         (Arc::<storage::device::sim::SimDevice>::clone(&devices[*at]), [id; 16])
     };
-    NewGroup { layout, devices: which.iter().map(device).collect(), has_journal: false }
+    NewGroup { layout, devices: which.iter().map(device).collect(), roles: Roles::DATA }
 }
 
 pub(super) fn groups(pool: &Pool) -> Vec<DiskGroupStatus> {

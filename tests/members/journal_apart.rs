@@ -1,6 +1,7 @@
 //! The journal of a pool in use moves to devices of its own and back, and what a power cut leaves.
 
 use engine::DiskGroupError;
+use format::disk_group::Roles;
 use format::geometry::POOL_BYTES_MIN;
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
@@ -15,7 +16,7 @@ use super::{Devices, POOL_BYTES, devices_of, get, open, put};
 const RAID5: Layout = Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT };
 
 fn for_journal(devices: &Devices, layout: Layout, which: &[usize]) -> NewGroup {
-    NewGroup { has_journal: true, ..group_of(devices, layout, which) }
+    NewGroup { roles: Roles::JOURNAL, ..group_of(devices, layout, which) }
 }
 
 /// Goal: a cut at any moment while the journal moves to devices of its own, or back, leaves it in

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use engine::Pool;
 use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
+use format::disk_group::Roles;
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::prng::Prng;
@@ -48,7 +49,8 @@ impl Shape {
         let devices = new_pool(layout, width, self.journal.1 + 1, POOL_BYTES);
         let pool = open(&devices[..width]).expect("it was closed");
         let which: Vec<usize> = self.journal().collect();
-        let group = NewGroup { has_journal: true, ..group_of(&devices, self.journal.0, &which) };
+        let group =
+            NewGroup { roles: Roles::JOURNAL, ..group_of(&devices, self.journal.0, &which) };
         pool.add_disk_group(&group).expect("it fits");
         put(&pool, "early", &content(99, 0, 30_000)).expect("there is room");
         pool.close().expect("nothing fails");
@@ -444,7 +446,7 @@ fn a_journal_that_has_just_moved_may_be_lost_again_and_again() {
         let what = format!("{at}");
         life.put(&pool, 1, at, &what);
         let group = group_of(&devices, Layout::Single, &[at]);
-        let number = pool.add_disk_group(&NewGroup { has_journal: true, ..group });
+        let number = pool.add_disk_group(&NewGroup { roles: Roles::JOURNAL, ..group });
         number.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(pool.status().lost_journal, None, "{what}");
         // What was never checked in since it moved, and what was.

@@ -8,6 +8,7 @@ mod hangs;
 mod journal_apart;
 mod journal_lost;
 mod longer;
+mod main_group;
 mod narrow;
 mod narrow_again;
 mod older;

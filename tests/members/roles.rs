@@ -41,7 +41,11 @@ fn make_on(specs: &[Spec], devices: &Devices) -> Result<(), OpenError> {
     let group = |(nth, (layout, width, has_data)): (usize, &Spec)| {
         let devices = rest.drain(..*width).collect();
         let journal = if nth == 0 { !is_apart } else { !has_data };
-        NewDiskGroup { layout: *layout, devices, roles: Roles { data: *has_data, journal } }
+        NewDiskGroup {
+            layout: *layout,
+            devices,
+            roles: Roles { data: *has_data, metadata: journal, journal },
+        }
     };
     let groups: Vec<NewDiskGroup> = specs.iter().enumerate().map(group).collect();
     Pool::create_groups(&groups, &ManualClock::new(), &options)

@@ -472,6 +472,13 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "roles::each_member_is_made_whole_with_the_journal_apart",
     ),
+    (
+        "FixedRegionsNotCopied",
+        "members",
+        "main_group::a_cut_while_the_metadata_moves_loses_nothing",
+    ),
+    ("RootLeftBehind", "members", "main_group::a_cut_while_the_metadata_moves_loses_nothing"),
+    ("MainBeforeFlush", "members", "main_group::a_cut_while_the_metadata_moves_loses_nothing"),
     ("JournalNotWalked", "members", "roles::the_journal_that_is_apart_is_on_its_own_devices"),
     (
         "FlushOfFirstGroupOnly",

@@ -181,12 +181,12 @@ impl Space {
 /// Returns the first fragment of `group` that a container may own.
 #[cfg(test)]
 pub(crate) fn front_fragments(geometry: &Geometry, group: u32) -> u32 {
-    geometry.page_place(group, geometry.front_pages() + u32::from(group == 0)).fragment()
+    geometry.page_place(group, geometry.kept_pages(group)).fragment()
 }
 
 /// Returns the pages at the start of `group` that no container may own.
 pub(crate) fn front_pages(geometry: &Geometry, group: u32) -> impl Iterator<Item = Place> {
-    let pages = geometry.front_pages() + u32::from(group == 0);
+    let pages = geometry.kept_pages(group);
     (0..pages).map(move |page| geometry.page_place(group, page))
 }
 

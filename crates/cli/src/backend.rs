@@ -107,7 +107,7 @@ impl GroupToMake {
     /// Returns the disk group of a pool on one device.
     #[must_use]
     pub fn single() -> GroupToMake {
-        let roles = Roles { data: true, journal: true };
+        let roles = Roles { data: true, metadata: true, journal: true };
         GroupToMake { layout: Layout::Single, width: 1, roles }
     }
 }

@@ -243,6 +243,11 @@ pub enum Request {
         /// Its number.
         group: u8,
     },
+    /// Move the metadata to a disk group that has room for it: it is the main one then.
+    GroupMetadata {
+        /// Its number.
+        group: u8,
+    },
     /// Begin to hold all copies against each other; one that is under way goes on.
     Scrub {},
     /// What the last scrub has found.
@@ -917,9 +922,10 @@ mod tests {
                 devices: vec!["/d".into()],
                 size_bytes: Some(1 << 30),
                 is_forced: false,
-                has_journal: true,
+                roles: vec!["journal".to_owned()],
             }),
             Request::GroupRemove { group: 1 },
+            Request::GroupMetadata { group: 1 },
             Request::PlacementSet {
                 fileset: name(),
                 path: "/a".to_owned(),

@@ -1,16 +1,17 @@
 //! Disk groups: the devices of a pool, in groups of which each lies in its own way on its members.
 //!
-//! The first has the number 0. It carries the fixed regions, all metadata but the fronts of
-//! others, and data unless the pool was made with data elsewhere; it is described by the fields of
-//! the superblock and never leaves. Those beside it, made with it or added, hold data only, and the
-//! front of each of their allocation groups; or one of them holds the journal, and nothing else.
+//! One of them is the main one: it carries the fixed regions, and new metadata but for the fronts
+//! of others; and data, unless the pool was made with data elsewhere. It is described by the fields
+//! of the superblock. It is the first of a pool that is made, with the number 0, until another
+//! takes its place. The others hold data, and the front of each of their allocation groups; one
+//! that was the main one, pages of before; or one of them holds the journal, and nothing else.
 //!
 //! # Layout
 //!
 //! Allocation groups of all disk groups have numbers of one kind. A disk group has one range of
 //! them, and group `n` begins at byte `groups_offset + n * group_bytes` of the pool whatever disk
-//! group it belongs to. On the members of an added disk group its range begins behind the two
-//! superblocks at their front:
+//! group it belongs to. On the members of another than the main disk group its range begins behind
+//! the two superblocks at their front, or behind room for the fixed regions (DG5):
 //!
 //! ```text
 //!   pool     | fixed | groups 0 .. a of disk group 0 | (none) | groups b .. c of disk group 1 |
@@ -34,11 +35,15 @@
 //! - DG3: A disk group that is being added has no range yet: nothing can lie there.
 //! - DG4: At most one disk group is for the journal, it is a single or a mirror, and it has no
 //!   allocation groups. The journal lies there as long as it is online.
+//! - DG5: A disk group with the role metadata has room for the fixed regions in front of its
+//!   allocation groups, and for the pool's root behind the front of its first. One of those is the
+//!   main one: they lie there, and nothing in that room of the others means anything.
 
 use std::ops::Range;
 
 use crate::geometry::{Geometry, POOL_BYTES_MAX, POOL_BYTES_MIN, SUPERBLOCK_AREA_BYTES};
 use crate::group::GROUPS_PER_TABLE_PAGE;
+use crate::ids::Place;
 use crate::lanes::Lanes;
 use crate::members::Layout;
 use crate::slots::Slots;
@@ -49,6 +54,9 @@ pub const ADDED_GROUPS_OFFSET: u64 = 2 * SUPERBLOCK_AREA_BYTES;
 /// A last group with fewer segments is not made: too short for its front and a few more.
 pub(crate) const LAST_SEGMENTS_MIN: u64 = 8;
 const PAGE_BYTES_WIDE: u64 = 4096;
+/// A disk group for data has room for the fixed regions if that is at most one part in so many of a
+/// member.
+const ROOM_SHARE: u64 = 64;
 
 /// Whether the journal may lie in a disk group of that kind: all of it is on each member.
 #[must_use]
@@ -96,22 +104,24 @@ impl DiskGroupState {
     }
 }
 
-/// What may lie on a disk group beside metadata, which lies on the first.
+/// What may lie on a disk group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roles {
     /// Blocks of files.
     pub data: bool,
-    /// The journal: of the first where no other has it.
+    /// Metadata, and the fixed regions. Of several that have it one is the main disk group.
+    pub metadata: bool,
+    /// The journal: of the main one where no other has it.
     pub journal: bool,
 }
 
 impl Roles {
     /// Data alone.
-    pub const DATA: Roles = Roles { data: true, journal: false };
+    pub const DATA: Roles = Roles { data: true, metadata: false, journal: false };
     /// The journal alone.
-    pub const JOURNAL: Roles = Roles { data: false, journal: true };
-    /// Neither.
-    pub const NONE: Roles = Roles { data: false, journal: false };
+    pub const JOURNAL: Roles = Roles { data: false, metadata: false, journal: true };
+    /// Nothing.
+    pub const NONE: Roles = Roles { data: false, metadata: false, journal: false };
 }
 
 /// A disk group that was added.
@@ -123,8 +133,13 @@ pub struct DiskGroup {
     pub layout: Layout,
     /// What it is to the pool.
     pub state: DiskGroupState,
-    /// Whether it is for the journal, and not for data (DG4).
+    /// Whether it is for the journal alone (DG4).
     pub has_journal: bool,
+    /// Whether blocks of files may lie there.
+    pub has_data: bool,
+    /// Whether its members have room for the fixed regions in front of its allocation groups, as
+    /// those of the main disk group have (DG5).
+    pub has_metadata: bool,
     /// Slots of its members (DG2).
     pub slots: Slots,
     /// Number of its first allocation group; of a round-robin, of the first range that a member of
@@ -141,6 +156,8 @@ pub struct DiskGroup {
 pub struct GroupRange {
     /// Number of the disk group.
     pub disk_group: u8,
+    /// Byte of its members, or of the space that their stripes are, at which they begin.
+    pub offset: u64,
     /// The first of them.
     pub first: u32,
     /// How many.
@@ -152,6 +169,8 @@ pub struct GroupRange {
     /// Which part of their disk group they are, where each of its members has allocation groups of
     /// its own: that member, counted from the first; `None`: they lie on all.
     pub lane: Option<u8>,
+    /// Whether blocks of files may lie there.
+    pub has_data: bool,
     /// Whether their disk group leaves: nothing new goes there.
     pub is_leaving: bool,
 }
@@ -170,12 +189,11 @@ impl Geometry {
     #[must_use]
     pub fn range_on(
         &self,
-        disk_group: u8,
-        first: u32,
-        member_bytes: u64,
+        (disk_group, first): (u8, u32),
+        (offset, member_bytes): (u64, u64),
         stripe: Option<StripeShape>,
     ) -> Option<GroupRange> {
-        let room = member_bytes.checked_sub(2 * ADDED_GROUPS_OFFSET)?;
+        let room = member_bytes.checked_sub(offset + 2 * SUPERBLOCK_AREA_BYTES)?;
         let room = match stripe {
             Some(shape) => shape.bytes_of_rows(room >> shape.unit_shift, self.segment_bytes()),
             None => room,
@@ -192,11 +210,13 @@ impl Geometry {
         let count = u32::try_from(count).ok().filter(|count| *count > 0)?;
         Some(GroupRange {
             disk_group,
+            offset,
             first,
             count,
             last_fragments,
             stripe,
             lane: None,
+            has_data: true,
             is_leaving: false,
         })
     }
@@ -206,7 +226,9 @@ impl Geometry {
     #[must_use]
     pub fn ranges_of(&self, group: &DiskGroup, members: usize) -> Option<Vec<GroupRange>> {
         let stripe = group.layout.stripe(members);
-        let one = self.range_on(group.number, group.first_group, group.member_bytes, stripe)?;
+        let on = (self.offset_in(group), group.member_bytes);
+        let one = self.range_on((group.number, group.first_group), on, stripe)?;
+        let one = GroupRange { has_data: group.has_data, ..one };
         if group.layout.lanes(members) == 1 {
             return Some(vec![one]);
         }
@@ -222,12 +244,13 @@ impl Geometry {
     #[must_use]
     pub fn place_range(&self, range: GroupRange) -> Option<GroupRange> {
         let end = u32::try_from(self.group_numbers_max()).unwrap_or(u32::MAX);
-        let starts = self.added.iter().map(|other| other.numbers().end);
-        let mut starts: Vec<u32> = starts.chain([self.first_added()]).collect();
+        let others = self.added.iter().map(GroupRange::numbers);
+        let taken: Vec<Range<u32>> = others.chain([self.taken_by_main()]).collect();
+        let mut starts: Vec<u32> = taken.iter().map(|other| other.end).chain([0]).collect();
         starts.sort_unstable();
         let room_from = |start: u32| {
-            let inside = self.added.iter().any(|other| other.numbers().contains(&start));
-            let next = self.added.iter().map(|other| other.first).filter(|first| *first >= start);
+            let inside = taken.iter().any(|other| other.contains(&start));
+            let next = taken.iter().map(|other| other.start).filter(|first| *first >= start);
             let room = next.min().unwrap_or(end).min(end).saturating_sub(start);
             if inside { 0 } else { room }
         };
@@ -249,13 +272,14 @@ impl Geometry {
     pub fn plan_added(
         &self,
         number: u8,
-        layout: Layout,
+        (layout, roles): (Layout, Roles),
         slots: Slots,
         member_bytes: u64,
     ) -> Option<DiskGroup> {
         let stripe = layout.stripe(slots.len());
         let mut member_bytes = member_bytes / PAGE_BYTES_WIDE * PAGE_BYTES_WIDE;
-        let range = self.range_on(number, 0, member_bytes, stripe)?;
+        let offset = self.offset_with(roles.metadata);
+        let range = self.range_on((number, 0), (offset, member_bytes), stripe)?;
         let lanes = u32::from(layout.lanes(slots.len()));
         let count = range.count.checked_mul(lanes)?;
         let placed = self.place_range(GroupRange { count, ..range })?;
@@ -269,16 +293,18 @@ impl Geometry {
             let share = |shape: StripeShape| {
                 shape.rows_of_bytes(bytes, self.segment_bytes()) << shape.unit_shift
             };
-            member_bytes = 2 * ADDED_GROUPS_OFFSET + stripe.map_or(bytes, share);
+            member_bytes = offset + 2 * SUPERBLOCK_AREA_BYTES + stripe.map_or(bytes, share);
         }
         let state = DiskGroupState::Adding;
-        let (has_journal, first_group) = (false, placed.first);
+        let first_group = placed.first;
         let lanes = Lanes::of_new(layout, slots.len());
         Some(DiskGroup {
             number,
             layout,
             state,
-            has_journal,
+            has_journal: false,
+            has_data: roles.data,
+            has_metadata: roles.metadata,
             slots,
             first_group,
             member_bytes,
@@ -305,6 +331,8 @@ impl Geometry {
             layout,
             state: DiskGroupState::Adding,
             has_journal: true,
+            has_data: false,
+            has_metadata: false,
             slots,
             first_group: 0,
             member_bytes: needed,
@@ -325,21 +353,86 @@ impl Geometry {
         self.journal_offset..self.journal_offset + self.journal_bytes
     }
 
-    /// Whether blocks of files may lie in an allocation group: all but those of a first disk group
+    /// Whether blocks of files may lie in an allocation group: all but those of a disk group
     /// without that role have them.
     #[must_use]
     pub fn may_have_data(&self, group: u32) -> bool {
-        self.first_has_data || group >= self.group_count
+        self.range_of(group).map_or(self.first_has_data, |range| range.has_data)
     }
 
-    /// Returns the lowest number that a group of an added disk group may have: its byte of the pool
-    /// lies behind the first disk group.
+    /// Returns the numbers of the allocation groups of the main disk group.
     #[must_use]
-    pub fn first_added(&self) -> u32 {
-        let group_bytes = u64::from(self.group_fragments) << self.fragment_shift;
+    pub fn main_numbers(&self) -> Range<u32> {
+        self.main_first..self.main_first.saturating_add(self.group_count)
+    }
+
+    /// Returns the numbers that no other disk group may have for the main one. Where it begins with
+    /// 0 its members are the pool up to their ends, so no other begins in front of those.
+    #[must_use]
+    pub fn taken_by_main(&self) -> Range<u32> {
+        let own = self.main_numbers();
+        if own.start > 0 {
+            return own;
+        }
         let behind = self.device_bytes.saturating_sub(self.groups_offset);
-        let behind = u32::try_from(behind.div_ceil(group_bytes.max(1))).unwrap_or(u32::MAX);
-        behind.max(self.group_count)
+        let behind = behind.div_ceil(self.group_bytes().max(1));
+        0..u32::try_from(behind).unwrap_or(u32::MAX).max(own.end)
+    }
+
+    /// Returns the byte at which the allocation groups of a disk group begin on its members: behind
+    /// the superblocks, or behind room for the fixed regions (DG5).
+    #[must_use]
+    pub fn offset_in(&self, group: &DiskGroup) -> u64 {
+        self.offset_with(group.has_metadata)
+    }
+
+    /// Returns what a new disk group that is to have `roles` gets: with data it has room for the
+    /// metadata too where that is little, so that the main disk group can go some day.
+    #[must_use]
+    pub fn with_room(&self, roles: Roles, layout: Layout, member_bytes: u64) -> Roles {
+        let is_little = self.groups_offset.saturating_mul(ROOM_SHARE) <= member_bytes;
+        let has_room = roles.data && is_little && layout != Layout::RoundRobin;
+        Roles { metadata: roles.metadata || has_room, ..roles }
+    }
+
+    /// Returns the same of one that has `roles`.
+    #[must_use]
+    pub fn offset_for(&self, roles: Roles) -> u64 {
+        self.offset_with(roles.metadata)
+    }
+
+    fn offset_with(&self, has_metadata: bool) -> u64 {
+        if has_metadata { self.groups_offset } else { ADDED_GROUPS_OFFSET }
+    }
+
+    /// Whether the page behind the front of allocation group `number` is kept for the pool's root:
+    /// so it is in the first of each disk group that has room for the fixed regions, wherever these
+    /// are (DG5).
+    #[must_use]
+    pub fn has_root_page(&self, number: u32) -> bool {
+        let is_first =
+            |range: &GroupRange| range.first == number && range.offset != ADDED_GROUPS_OFFSET;
+        number == self.main_first || self.range_of(number).is_some_and(is_first)
+    }
+
+    /// Returns the place of the pool's root page: an anode page behind the front of the first group
+    /// of the main disk group.
+    #[must_use]
+    pub fn root_place(&self) -> Place {
+        self.root_place_in(self.main_first)
+    }
+
+    /// Returns where it is if `group` is the first of that (DG5).
+    #[must_use]
+    pub fn root_place_in(&self, group: u32) -> Place {
+        self.page_place(group, self.front_pages())
+    }
+
+    /// Returns how many pages an allocation group keeps in front of all others: its front, and
+    /// perhaps the pool's root.
+    #[must_use]
+    pub fn kept_pages(&self, number: u32) -> u32 {
+        self.front_pages() + u32::from(self.has_root_page(number))
     }
 
     /// Returns how many numbers of allocation groups the group table has room for, and the space of
@@ -356,7 +449,7 @@ impl Geometry {
     #[must_use]
     pub fn group_numbers(&self) -> u32 {
         let ends = self.added.iter().map(|range| range.numbers().end);
-        ends.max().unwrap_or(0).max(self.group_count)
+        ends.max().unwrap_or(0).max(self.main_numbers().end)
     }
 
     /// Returns the numbers of all allocation groups, in order.
@@ -367,7 +460,7 @@ impl Geometry {
     /// Whether there is an allocation group `number`.
     #[must_use]
     pub fn has_group(&self, number: u32) -> bool {
-        number < self.group_count || self.range_of(number).is_some()
+        self.main_numbers().contains(&number) || self.range_of(number).is_some()
     }
 
     /// Returns the range of an added disk group that has allocation group `number`.
@@ -378,17 +471,17 @@ impl Geometry {
 
     /// Returns the numbers of the allocation groups of a disk group, in order of its ranges.
     pub fn groups_of(&self, disk_group: u8) -> impl Iterator<Item = u32> + Clone + '_ {
-        let of_first = if disk_group == 0 { 0..self.group_count } else { 0..0 };
+        let of_main = if disk_group == self.main { self.main_numbers() } else { 0..0 };
         let added = self.added.iter().filter(move |range| range.disk_group == disk_group);
-        of_first.chain(added.flat_map(GroupRange::numbers))
+        of_main.chain(added.flat_map(GroupRange::numbers))
     }
 
     /// Returns the numbers of the allocation groups of a disk group, where they follow each other:
     /// of a round-robin there may be others between them ([`Geometry::groups_of`]).
     #[must_use]
     pub fn numbers_of(&self, disk_group: u8) -> Range<u32> {
-        if disk_group == 0 {
-            return 0..self.group_count;
+        if disk_group == self.main {
+            return self.main_numbers();
         }
         let own = || self.added.iter().filter(|range| range.disk_group == disk_group);
         let first = own().map(|range| range.first).min().unwrap_or(0);
@@ -398,8 +491,8 @@ impl Geometry {
     /// Returns the number of the disk group that has allocation group `number`.
     #[must_use]
     pub fn disk_group_of(&self, number: u32) -> Option<u8> {
-        if number < self.group_count {
-            return Some(0);
+        if self.main_numbers().contains(&number) {
+            return Some(self.main);
         }
         self.range_of(number).map(|range| range.disk_group)
     }
@@ -430,29 +523,43 @@ impl Geometry {
     #[must_use]
     pub fn space_end(&self) -> u64 {
         let ends = self.added.iter().map(|range| self.bytes_of(range).end);
-        ends.max().unwrap_or(0).max(self.device_bytes)
+        let main = if self.main_first == 0 { self.device_bytes } else { self.main_bytes().end };
+        ends.max().unwrap_or(0).max(main)
     }
 
-    /// Returns where the allocation groups of an added disk group in stripes of `shape` lie.
+    /// Returns the bytes of the pool that the allocation groups of the main disk group have.
     #[must_use]
-    pub fn added_stripes(&self, shape: StripeShape) -> Stripes {
+    pub fn main_bytes(&self) -> Range<u64> {
+        let numbers = self.main_numbers();
+        let start = self.group_offset(numbers.start);
+        let last = numbers.end.saturating_sub(1);
+        start..self.group_offset(last) + (u64::from(self.fragments_of(last)) << self.fragment_shift)
+    }
+
+    /// Returns where the allocation groups of an added disk group in stripes of `shape` lie, which
+    /// begin at byte `groups_offset` of its members.
+    #[must_use]
+    pub fn added_stripes(&self, shape: StripeShape, groups_offset: u64) -> Stripes {
         let segment_bytes = self.segment_bytes();
-        Stripes { shape, groups_offset: ADDED_GROUPS_OFFSET, segment_bytes, without: Without::NONE }
+        Stripes { shape, groups_offset, segment_bytes, without: Without::NONE }
     }
 
     /// Checks what was added (DG1): names what is wrong.
     pub(crate) fn verify_added(&self) -> Result<(), &'static str> {
         let numbers_max = self.group_numbers_max();
+        if u64::from(self.main_first) + u64::from(self.group_count) > numbers_max
+            && self.main_first > 0
+        {
+            return Err("main_first");
+        }
         for (at, range) in self.added.iter().enumerate() {
             let end = u64::from(range.first) + u64::from(range.count);
-            let others = self.added.iter().take(at);
-            let overlaps = |other: &GroupRange| {
-                range.first < other.numbers().end && other.first < range.numbers().end
-            };
+            let others = self.added.iter().take(at).map(GroupRange::numbers);
+            let overlaps =
+                |other: Range<u32>| range.first < other.end && other.start < range.numbers().end;
             if range.count == 0
-                || range.first < self.first_added()
                 || end > numbers_max
-                || others.clone().any(overlaps)
+                || others.chain([self.taken_by_main()]).any(overlaps)
             {
                 return Err("disk_groups");
             }
@@ -465,7 +572,6 @@ impl Geometry {
 mod tests {
     use super::*;
     use crate::geometry::GeometryOptions;
-    use crate::ids::Place;
 
     fn geometry() -> Geometry {
         let options = GeometryOptions {
@@ -484,7 +590,9 @@ mod tests {
     fn added_groups_have_places_of_their_own() {
         let mut geometry = geometry();
         for (disk_group, bytes) in [(1, 33 << 20), (2, 100 << 20), (3, 9 << 20)] {
-            let range = geometry.range_on(disk_group, 0, bytes, None).expect("one fits");
+            let range = geometry
+                .range_on((disk_group, 0), (ADDED_GROUPS_OFFSET, bytes), None)
+                .expect("one fits");
             let placed = geometry.place_range(range).expect("the table has room");
             assert_eq!(placed.count, range.count);
             geometry.added.push(placed);
@@ -514,16 +622,20 @@ mod tests {
     fn numbers_that_became_free_are_given_out_again() {
         let mut geometry = geometry();
         for disk_group in 1..=3 {
-            let range = geometry.range_on(disk_group, 0, 40 << 20, None).expect("one fits");
+            let range = geometry
+                .range_on((disk_group, 0), (ADDED_GROUPS_OFFSET, 40 << 20), None)
+                .expect("one fits");
             geometry.added.push(geometry.place_range(range).expect("room"));
         }
         let free = geometry.added.remove(1);
-        let small = geometry.range_on(4, 0, 20 << 20, None).expect("one fits");
+        let small =
+            geometry.range_on((4, 0), (ADDED_GROUPS_OFFSET, 20 << 20), None).expect("one fits");
         let placed = geometry.place_range(small).expect("room");
         assert_eq!(placed.first, free.first);
         geometry.added.push(placed);
         assert_eq!(geometry.verify(), Ok(()));
-        let large = geometry.range_on(5, 0, 64 << 20, None).expect("it fits");
+        let large =
+            geometry.range_on((5, 0), (ADDED_GROUPS_OFFSET, 64 << 20), None).expect("it fits");
         let placed = geometry.place_range(large).expect("room");
         assert!(placed.first >= geometry.group_numbers(), "behind all others");
         geometry.added.push(GroupRange { first: free.first, ..placed });
@@ -535,26 +647,39 @@ mod tests {
     fn a_plan_gives_the_range_that_it_was_made_of() {
         let geometry = geometry();
         for bytes in [20 << 20, 1 << 30, 1 << 45] {
-            let plan =
-                geometry.plan_added(1, Layout::Mirror, (1..3).into(), bytes).expect("it fits");
-            let range = geometry.range_on(1, plan.first_group, plan.member_bytes, None);
+            let plan = geometry
+                .plan_added(1, (Layout::Mirror, Roles::DATA), (1..3).into(), bytes)
+                .expect("it fits");
+            let range = geometry.range_on(
+                (1, plan.first_group),
+                (ADDED_GROUPS_OFFSET, plan.member_bytes),
+                None,
+            );
             let range = range.expect("it was planned so");
             assert_eq!(geometry.place_range(range), Some(range), "{bytes}");
             assert!(plan.member_bytes <= bytes);
         }
-        assert_eq!(geometry.plan_added(1, Layout::Single, (1..2).into(), 1 << 20), None);
+        assert_eq!(
+            geometry.plan_added(1, (Layout::Single, Roles::DATA), (1..2).into(), 1 << 20),
+            None
+        );
     }
 
     #[test]
     fn no_more_groups_than_the_table_has_room_for() {
         let mut geometry = geometry();
-        let range = geometry.range_on(1, 0, 1 << 45, None).expect("many fit");
+        let range =
+            geometry.range_on((1, 0), (ADDED_GROUPS_OFFSET, 1 << 45), None).expect("many fit");
         let placed = geometry.place_range(range).expect("some have room");
         assert!(placed.count < range.count);
         geometry.added.push(placed);
         assert_eq!(geometry.verify(), Ok(()));
         assert_eq!(u64::from(geometry.group_numbers()), geometry.group_numbers_max());
         assert_eq!(geometry.place_range(range), None, "it is full");
-        assert_eq!(geometry.range_on(2, 0, 1 << 20, None), None, "too small for one");
+        assert_eq!(
+            geometry.range_on((2, 0), (ADDED_GROUPS_OFFSET, 1 << 20), None),
+            None,
+            "too small for one"
+        );
     }
 }

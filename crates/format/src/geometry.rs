@@ -100,7 +100,11 @@ pub struct Geometry {
     pub segment_fragments: u32,
     /// Fragments of a group, but perhaps fewer in the last.
     pub group_fragments: u32,
-    /// How many groups the first disk group has.
+    /// Number of the main disk group: the one that has the fixed regions, and new metadata.
+    pub main: u8,
+    /// Number of its first group.
+    pub main_first: u32,
+    /// How many groups it has.
     pub group_count: u32,
     /// First byte of the journal's region.
     pub journal_offset: u64,
@@ -112,15 +116,16 @@ pub struct Geometry {
     pub double_write_pages: u64,
     /// First byte of the group table.
     pub group_table_offset: u64,
-    /// First byte of group 0.
+    /// First byte of group 0, and byte of a member of the main disk group at which its groups
+    /// begin.
     pub groups_offset: u64,
-    /// How the first disk group lies in stripes; `None`: it does not.
+    /// How the main disk group lies in stripes; `None`: it does not.
     pub first_stripe: Option<StripeShape>,
-    /// Whether the first disk group may have data; metadata it has always.
+    /// Whether the main disk group may have data; metadata it has always.
     pub first_has_data: bool,
-    /// Number of the disk group that has the journal: 0 for the first.
-    pub journal_group: u8,
-    /// The groups of disk groups that were added.
+    /// Number of the disk group that has the journal, if another than the main one has it.
+    pub journal_group: Option<u8>,
+    /// The groups of all disk groups but the main one.
     pub added: Vec<GroupRange>,
     /// The disk group that gets a member more, or is to have one less, and how far it is by the
     /// label that this is of. How much there is and where it ends goes by narrow stripes.
@@ -254,6 +259,8 @@ impl Geometry {
             fragment_shift: u8::try_from(fragment_bytes.ilog2()).expect("10 to 12"),
             segment_fragments: narrow(segment_bytes / fragment_bytes),
             group_fragments: narrow(group_bytes / fragment_bytes),
+            main: 0,
+            main_first: 0,
             group_count: 0,
             journal_offset,
             journal_bytes,
@@ -263,7 +270,7 @@ impl Geometry {
             groups_offset,
             first_stripe,
             first_has_data: true,
-            journal_group: 0,
+            journal_group: None,
             added: Vec::new(),
             reshape: None,
             last_groups: None,
@@ -386,7 +393,7 @@ impl Geometry {
     /// where there is no such group.
     #[must_use]
     pub fn fragments_of(&self, group: u32) -> u32 {
-        if group >= self.group_count {
+        if !self.main_numbers().contains(&group) {
             let range = self.range_of(group);
             let is_last = |range: &GroupRange| group + 1 == range.numbers().end;
             let of = |range: &GroupRange| match is_last(range) {
@@ -395,7 +402,8 @@ impl Geometry {
             };
             return range.map_or(0, of);
         }
-        let bytes = self.groups_end().saturating_sub(self.group_offset(group));
+        let before = u64::from(group - self.main_first) * self.group_bytes();
+        let bytes = self.groups_end().saturating_sub(self.groups_offset + before);
         let whole = bytes / self.segment_bytes() * u64::from(self.segment_fragments);
         self.group_fragments.min(u32::try_from(whole).unwrap_or(u32::MAX))
     }
@@ -519,7 +527,7 @@ impl Geometry {
     /// take.
     #[must_use]
     pub fn front_fragments(&self, group: u32) -> u32 {
-        self.page_fragment(group, self.front_pages())
+        self.page_fragment(group, self.kept_pages(group))
     }
 
     /// Returns how many segments the front of `group` touches; they are metadata segments.
@@ -530,14 +538,8 @@ impl Geometry {
 
     /// Returns the same of a group that lies in stripes of `stripe`, or in none.
     pub(crate) fn front_segments_in(&self, stripe: Option<StripeShape>) -> u32 {
-        // The pool's root page follows the front of group 0.
+        // The pool's root page follows the front of the first group (DG5).
         (self.front_pages() + 1).div_ceil(self.pages_of_segment(stripe))
-    }
-
-    /// Returns the place of the pool's root page: an anode page behind the front of group 0.
-    #[must_use]
-    pub fn root_place(&self) -> Place {
-        self.page_place(0, self.front_pages())
     }
 
     /// Returns the place of the page that follows the one at `place` on the device. Places in fixed

@@ -88,13 +88,14 @@ impl Geometry {
             Some((lane, GroupRange { first, ..*one }))
         };
         let is_free = |(_, range): &(u8, GroupRange)| {
-            let overlaps = |other: &GroupRange| {
-                range.first < other.numbers().end && other.first < range.numbers().end
+            let overlaps = |other: std::ops::Range<u32>| {
+                range.first < other.end && other.start < range.numbers().end
             };
-            // What is free in front may have become the first disk group's.
-            range.first >= self.first_added()
-                && range.first.checked_add(range.count).is_some_and(|behind| behind <= end)
-                && !self.added.iter().any(overlaps)
+            // What is free in front may have become the main disk group's.
+            let mut others = self.added.iter().map(GroupRange::numbers);
+            range.first.checked_add(range.count).is_some_and(|behind| behind <= end)
+                && !overlaps(self.taken_by_main())
+                && !others.any(overlaps)
         };
         (0..=u8::MAX).filter_map(at).find(is_free)
     }

@@ -27,8 +27,8 @@ use crate::reshape::ReshapeDisk;
 use crate::slots::Slots;
 
 use self::groups::{
-    added_of, first_layout_of, has_own_members, journal_group_of, not_implemented, ranges_of,
-    roles_of, roles_of_first,
+    added_of, has_own_members, journal_group_of, main_layout_of, main_of, not_implemented,
+    ranges_of, roles_of, roles_of_main,
 };
 pub use self::label::{LabelError, label_of};
 use self::reshape::{narrower, reshape_of, reshape_to_disk, verify_reshape};
@@ -40,7 +40,7 @@ pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// Major version: readers refuse one that they do not know.
 pub const VERSION_MAJOR: u16 = 7;
 /// Minor version: readers ignore one that they do not know.
-pub const VERSION_MINOR: u16 = 3;
+pub const VERSION_MINOR: u16 = 4;
 /// Most busy groups.
 pub const BUSY_GROUPS_MAX: usize = 256;
 /// Most void intervals: past it the two oldest become one.
@@ -83,8 +83,8 @@ struct DiskGroupDisk {
     layout: u8,
     /// 1: online; 2: adding; 3: leaving.
     state: u8,
-    /// Zero.
-    reserved: u8,
+    /// In the first entry, of whatever disk group: the number of the main one. Zero in the others.
+    main: u8,
     /// Number of its first allocation group.
     first_group: U32,
     /// Bytes that it uses of each member.
@@ -295,11 +295,11 @@ pub struct Superblock {
     pub members: Vec<Member>,
     /// The spares: at most [`crate::members::SPARES_MAX`].
     pub spares: Vec<Spare>,
-    /// How the first disk group lies on its members.
+    /// How the main disk group lies on its members.
     pub layout: Layout,
     /// Slots of these.
     pub slots: Slots,
-    /// The disk groups that were added, by number: at most [`DISK_GROUPS_MAX`] less one.
+    /// The disk groups beside the main one, by number: at most [`DISK_GROUPS_MAX`] less one.
     pub added: Vec<DiskGroup>,
     /// Epochs of membership, oldest first: at least one, at most [`MEMBERSHIPS_MAX`].
     pub memberships: Vec<Membership>,
@@ -471,15 +471,21 @@ impl Superblock {
     fn parse(disk: &SuperblockDisk) -> Result<Superblock, SuperblockError> {
         let bad = |field| SuperblockError::BadField { field };
         let device_count = usize::from(disk.device_count.get());
-        let (layout, slots) = first_layout_of(&disk.layouts[0])?;
+        if usize::from(main_of(disk)) >= DISK_GROUPS_MAX {
+            return Err(bad("disk_groups"));
+        }
+        let (layout, slots) = main_layout_of(disk)?;
         let (reshape, last_groups) = reshape_of(disk)?;
-        let own = layout.stripe(slots.len() - narrower(reshape.as_ref(), 0));
+        let main = disk.disk_groups[usize::from(main_of(disk))];
+        let own = layout.stripe(slots.len() - narrower(reshape.as_ref(), main_of(disk)));
         let member_bytes = disk.device_bytes.get();
         let mut geometry = Geometry {
             device_bytes: member_bytes,
             fragment_shift: disk.fragment_shift,
             segment_fragments: disk.segment_fragments.get(),
             group_fragments: disk.group_fragments.get(),
+            main: main_of(disk),
+            main_first: main.first_group.get(),
             group_count: disk.group_count.get(),
             journal_offset: disk.journal_offset.get(),
             journal_bytes: disk.journal_bytes.get(),
@@ -488,8 +494,8 @@ impl Superblock {
             group_table_offset: disk.group_table_offset.get(),
             groups_offset: disk.groups_offset.get(),
             first_stripe: own,
-            first_has_data: disk.disk_groups[0].roles & groups::ROLES_DATA != 0,
-            journal_group: 0,
+            first_has_data: main.roles & groups::ROLES_DATA != 0,
+            journal_group: None,
             added: Vec::new(),
             reshape,
             last_groups,
@@ -530,7 +536,7 @@ impl Superblock {
         let added = added_of(disk)?;
         geometry.added = ranges_of(&geometry, &added, reshape.as_ref())?;
         geometry.journal_group = journal_group_of(&geometry, &added)?;
-        if disk.disk_groups[0].roles != roles_of_first(&geometry) {
+        if main.roles != roles_of_main(&geometry) {
             return Err(bad("disk_groups"));
         }
         geometry.verify().map_err(bad)?;
@@ -705,7 +711,8 @@ impl Superblock {
         disk.busy_generation = U64::new(self.busy_generation);
         disk.scrubbing = u8::from(self.is_scrubbing);
         disk.secret = self.secret;
-        disk.layouts[0] = self.layout.to_disk(&self.slots);
+        let main = usize::from(geometry.main);
+        disk.layouts[main] = self.layout.to_disk(&self.slots);
         let spares = self.spares.iter().map(Spare::to_disk);
         let entries = self.members.iter().map(Member::to_disk).chain(spares);
         for (to, entry) in disk.members.iter_mut().zip(entries) {
@@ -714,11 +721,13 @@ impl Superblock {
         for (to, membership) in disk.memberships.iter_mut().zip(&self.memberships) {
             *to = membership.to_disk();
         }
-        disk.disk_groups[0] = DiskGroupDisk {
-            roles: roles_of_first(geometry),
+        disk.disk_groups[main] = DiskGroupDisk {
+            roles: roles_of_main(geometry),
+            layout: geometry.main,
             state: DiskGroupState::Online.number(),
+            main: 0,
+            first_group: U32::new(geometry.main_first),
             member_bytes: disk.device_bytes,
-            ..DiskGroupDisk::default()
         };
         assert!(self.added.len() < DISK_GROUPS_MAX);
         for group in &self.added {
@@ -728,11 +737,12 @@ impl Superblock {
                 roles: roles_of(group),
                 layout: group.number,
                 state: group.state.number(),
-                reserved: 0,
+                main: 0,
                 first_group: U32::new(group.first_group),
                 member_bytes: U64::new(group.member_bytes),
             };
         }
+        disk.disk_groups[0].main = geometry.main;
         assert!(self.voids.len() <= VOID_INTERVALS_MAX);
         assert!(self.busy_groups.len() <= BUSY_GROUPS_MAX);
         disk.void_count = U16::new(u16::try_from(self.voids.len()).expect("bounded"));

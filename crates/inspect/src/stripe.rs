@@ -1,7 +1,6 @@
 //! Where a place of a disk group of several devices lies: in stripes member, row, unit, parity, and
 //! the other copy; in a mirror each copy.
 
-use format::disk_group::ADDED_GROUPS_OFFSET;
 use format::geometry::Geometry;
 use format::ids::Place;
 use format::members::{Layout, MemberState};
@@ -52,9 +51,12 @@ pub(crate) fn members_of(
 /// Returns the byte of the members of a disk group that byte `start` of the pool, which is at
 /// `place`, is; in stripes that of the disk group.
 fn on_members(geometry: &Geometry, place: Place, start: u64) -> u64 {
-    // Of one that was added the members are counted, and its bytes, from its own start.
-    let range = geometry.range_of(place.group());
-    range.map_or(start, |range| start - geometry.group_offset(range.first) + ADDED_GROUPS_OFFSET)
+    // Bytes are counted from where its allocation groups begin; those of fixed regions stay.
+    let range = geometry.range_of(place.group()).map(|range| (range.first, range.offset));
+    let is_main = geometry.main_numbers().contains(&place.group());
+    let main = (geometry.main_first, geometry.groups_offset);
+    let own = range.or_else(|| is_main.then_some(main));
+    own.map_or(start, |(first, offset)| start - geometry.group_offset(first) + offset)
 }
 
 /// The disk groups of a pool whose devices hold the same.
@@ -65,7 +67,8 @@ impl Mirrors {
     /// Returns those that the label lists, with the devices of each.
     pub(crate) fn of(label: &Superblock) -> Mirrors {
         let added = label.added.iter().map(|group| (group.number, group.layout, &group.slots));
-        let all = std::iter::once((0, label.layout, &label.slots)).chain(added);
+        let main = (label.geometry.main, label.layout, &label.slots);
+        let all = std::iter::once(main).chain(added);
         let mirrors = all.filter(|(_, layout, _)| *layout == Layout::Mirror);
         let device = |slot: usize| {
             let member = label.members.get(slot)?;

@@ -14,6 +14,7 @@ use crate::size::ByteSize;
                         holdfast group add pool.hf stripe:s0,s1,s2 --size 2G\n  \
                         holdfast group add pool.hf round-robin:r0,r1 --size 2G\n  \
                         holdfast group add pool.hf mirror:j0,j1=journal\n  \
+                        holdfast group add pool.hf mirror:m0,m1=metadata,journal\n  \
                         holdfast group remove pool.hf 1 --wait\n\n\
                         POOL is any device of the pool, or a directory that it is mounted on. A \
                         mounted pool is asked\nthrough its server; another is opened for the \
@@ -33,20 +34,22 @@ pub(crate) enum GroupCommand {
         /// The pool
         pool: PathBuf,
     },
-    /// Add a disk group: data goes there too from now on, or the journal lies there
+    /// Add a disk group: data goes there from now on, or the journal or the metadata
     #[command(after_help = "Examples:\n  holdfast group add pool.hf single:/dev/sdb\n  \
                             holdfast group add pool.hf mirror:m0.hf,m1.hf=data --size 2G\n\n\
-                            The first disk group keeps the metadata. A raid5 or a stripe can be \
-                            of any width.\nA stripe that loses a device loses the data on it. A \
+                            A raid5 or a stripe can be of any width. \
+                            A stripe that loses a device loses the data on it. A \
                             round-robin has each file on one of\nits devices, the next file on \
                             the next. With =journal, a single or a mirror, the journal\nmoves to \
                             it at once, and no data goes there: commits wait for these devices \
                             alone.\nThe pool cannot be opened without them. `group remove` moves \
-                            it back.")]
+                            it back.\nWith =metadata,journal, or =data,metadata,journal, \
+                            new metadata goes there, and the journal moves\nthere at once; what \
+                            is elsewhere stays until that disk group is removed.")]
     Add {
         /// The pool
         pool: PathBuf,
-        /// The disk group: KIND:DEVICE,DEVICE[=data|=journal]
+        /// The disk group: KIND:DEVICE,DEVICE[=data|=journal|=[data,]metadata,journal]
         #[arg(value_parser = parse_group, value_name = "GROUP")]
         group: GroupSpec,
         /// Size of devices that are files and not there yet
@@ -62,7 +65,9 @@ pub(crate) enum GroupCommand {
                             job moves (`holdfast job\nlist|pause|resume`); it goes on after a \
                             crash, and when the pool is opened again. The devices\nare blank \
                             when it has ended. One with the journal is gone at once: the journal \
-                            moves to\nthe first disk group.")]
+                            moves to\nwhere the metadata is. One with the metadata goes if \
+                            another has room for it (`group list`\nshows which), which has the \
+                            metadata from then on.")]
     Remove {
         /// The pool
         pool: PathBuf,
@@ -72,6 +77,18 @@ pub(crate) enum GroupCommand {
         #[arg(long)]
         wait: bool,
     },
+    /// Move the metadata to a disk group that has room for it
+    #[command(after_help = "Example:\n  holdfast group metadata pool.hf 2\n\n\
+                            For one that `group list` shows with room-for-metadata: it was added \
+                            with =metadata, or had\nthe metadata before. New metadata goes there \
+                            from now on, and the journal moves there, unless it\nhas devices of \
+                            its own. What is elsewhere stays until that disk group is removed.")]
+    Metadata {
+        /// The pool
+        pool: PathBuf,
+        /// Its number, as `group list` shows it
+        group: u8,
+    },
 }
 
 impl GroupCommand {
@@ -80,6 +97,7 @@ impl GroupCommand {
         match self {
             GroupCommand::List { pool }
             | GroupCommand::Add { pool, .. }
+            | GroupCommand::Metadata { pool, .. }
             | GroupCommand::Remove { pool, .. } => pool,
         }
     }

@@ -71,6 +71,17 @@ pub(crate) enum Role {
     Journal,
 }
 
+impl Role {
+    /// Returns the word for it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Role::Data => "data",
+            Role::Metadata => "metadata",
+            Role::Journal => "journal",
+        }
+    }
+}
+
 fn parse_role(role: &str) -> Result<Role, String> {
     match role {
         "data" => Ok(Role::Data),

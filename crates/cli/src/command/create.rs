@@ -114,7 +114,7 @@ fn in_order(groups: &[GroupSpec]) -> Result<Vec<(&GroupSpec, Roles)>, String> {
     }
     let roles = |(at, group): (usize, &GroupSpec)| {
         let journal = has(group, Role::Journal) || (of_journal == 0 && at == first);
-        Roles { data: has_data(group), journal }
+        Roles { data: has_data(group), metadata: at == first, journal }
     };
     let mut ordered: Vec<_> = groups.iter().zip(groups.iter().enumerate().map(roles)).collect();
     let of_first = ordered.remove(first);

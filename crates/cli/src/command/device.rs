@@ -192,7 +192,7 @@ fn add_for_data(
         );
     }
     let (kind, devices) = (SINGLE.to_owned(), vec![device.to_owned()]);
-    let new = NewGroup { kind, devices, size_bytes, is_forced, has_journal: false };
+    let new = NewGroup { kind, devices, size_bytes, is_forced, roles: Vec::new() };
     let Answer::Groups(added) = at.ask(&Request::GroupAdd(new))? else {
         anyhow::bail!("{pool}: the server answered nonsense");
     };

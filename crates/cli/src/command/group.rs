@@ -21,6 +21,7 @@ pub(crate) fn run(args: &GroupArgs, backend: &dyn Backend, output: &Output) -> a
         GroupCommand::List { .. } => Request::GroupList {},
         GroupCommand::Add { group, size, force, .. } => add(group, *size, *force)?,
         GroupCommand::Remove { group, .. } => Request::GroupRemove { group: *group },
+        GroupCommand::Metadata { group, .. } => Request::GroupMetadata { group: *group },
     };
     let opener = Opener { backend, members: &args.members };
     let at = Controlled::find(args.command.pool(), opener, is_change)?;
@@ -97,15 +98,13 @@ pub(super) fn wait_until_gone(at: &Controlled, number: u8, output: &Output) -> a
 }
 
 fn add(group: &GroupSpec, size: Option<ByteSize>, is_forced: bool) -> anyhow::Result<Request> {
-    let has_journal = match group.roles.as_deref() {
-        None | Some([Role::Data]) => false,
-        Some([Role::Journal]) => true,
-        Some(_) => {
-            let message = "a disk group that is added is for data or for the journal alone: write \
-                           =data or =journal, or leave it out for data";
-            return Err(UsageError::new(message).into());
-        }
-    };
+    let roles = group.roles.clone().unwrap_or_default();
+    let has = |role| roles.contains(&role);
+    if has(Role::Journal) && has(Role::Data) && !has(Role::Metadata) {
+        let message = "the journal lies with the metadata or alone: write =journal, or \
+                       =data,metadata,journal";
+        return Err(UsageError::new(message).into());
+    }
     let missing = group.devices.iter().find(|path| !path.exists());
     if let (None, Some(missing)) = (size, missing) {
         let message = format!(
@@ -120,7 +119,7 @@ fn add(group: &GroupSpec, size: Option<ByteSize>, is_forced: bool) -> anyhow::Re
         devices: devices?,
         size_bytes: size.map(|size| size.0),
         is_forced,
-        has_journal,
+        roles: roles.iter().map(|role| role.word().to_owned()).collect(),
     }))
 }
 

@@ -17,9 +17,11 @@ pub struct NewGroup {
     pub size_bytes: Option<u64>,
     /// Whether what is on them is overwritten.
     pub is_forced: bool,
-    /// Whether the journal moves to it, and no data: a `single` or a `mirror`.
+    /// What it is for: `data`, `metadata`, `journal`; none: data. With `journal` alone, of a
+    /// `single` or a `mirror`, the journal moves to it; with `metadata` the metadata does, and the
+    /// journal with it where that has no devices of its own.
     #[serde(default)]
-    pub has_journal: bool,
+    pub roles: Vec<String>,
 }
 
 /// What a pool tells of a disk group.
@@ -29,7 +31,8 @@ pub struct GroupFacts {
     pub number: u64,
     /// `single`, `mirror` or `raid5`.
     pub kind: String,
-    /// What it is for: `data`, `metadata`, `journal`.
+    /// What it is for: `data`, `metadata`, `journal`; `room-for-metadata` where the metadata could
+    /// move to.
     pub roles: Vec<String>,
     /// `online`, `adding` or `leaving`.
     pub state: String,

@@ -94,6 +94,10 @@ fn control(
             pool.remove_disk_group(*group).map_err(|error| failed(path, error))?;
             return groups::list(path, pool).map(Answer::Groups);
         }
+        Request::GroupMetadata { group } => {
+            pool.make_main(*group).map_err(|error| failed(path, error))?;
+            return groups::list(path, pool).map(Answer::Groups);
+        }
         Request::Scrub {} => {
             pool.scrub().map_err(|error| failed(path, error))?;
             return Ok(Answer::Done);

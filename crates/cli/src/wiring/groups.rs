@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::{DiskGroupError, DiskGroupStatus, Pool};
+use format::disk_group::Roles;
 use format::members::Layout;
 use format::stripes::{StripeShape, UNIT_SHIFT_DEFAULT};
 use serde_json::{Value, json};
@@ -40,7 +41,8 @@ pub(super) fn list(path: &Path, pool: &Pool) -> Result<Vec<GroupFacts>, BackendE
 fn roles_of(group: &DiskGroupStatus) -> Vec<&'static str> {
     let all = [
         (group.has_data, "data"),
-        (group.has_metadata, "metadata"),
+        (group.is_main, "metadata"),
+        (group.can_be_main() && !group.is_main, "room-for-metadata"),
         (group.has_journal, "journal"),
     ];
     all.into_iter().filter(|(has, _)| *has).map(|(_, role)| role).collect()
@@ -101,7 +103,7 @@ fn add_on(
     let random = random_bytes()?;
     let mut files = Vec::with_capacity(new.devices.len());
     let devices = Vec::with_capacity(new.devices.len());
-    let mut group = volume::NewGroup { layout, devices, has_journal: new.has_journal };
+    let mut group = volume::NewGroup { layout, devices, roles: roles_asked(served, new)? };
     for (number, path) in (0..).zip(&new.devices) {
         let device = device_for(path, new, made)?;
         let mut id: [u8; 16] = *random.first_chunk().expect("16 of 64 bytes");
@@ -121,6 +123,33 @@ fn add_on(
         served.watch(&path, &device);
     }
     Ok(number)
+}
+
+/// Returns what a new disk group is for. The journal goes with the metadata, where it has no
+/// devices of its own.
+fn roles_asked(served: &Served, new: &NewGroup) -> Result<Roles, BackendError> {
+    let known = ["data", "metadata", "journal"];
+    let has = |role: &str| new.roles.iter().any(|asked| asked == role);
+    if let Some(role) = new.roles.iter().find(|role| !known.contains(&role.as_str())) {
+        return Err(failed(&served.path, format!("there is no role {role}")));
+    }
+    let is_apart = served.pool.status().geometry.journal_group.is_some();
+    let why = match (has("metadata"), has("journal"), is_apart) {
+        (true, true, true) => {
+            "the journal has devices of its own, and stays there: leave journal \
+                               out of the roles, or remove its disk group first"
+        }
+        (true, false, false) => {
+            "the journal lies with the metadata, and would move with it: add \
+                                 journal to the roles, or first give it devices of its own"
+        }
+        (false, true, _) if has("data") => "the journal lies with the metadata or alone",
+        _ => {
+            let data = has("data") || new.roles.is_empty();
+            return Ok(Roles { data, metadata: has("metadata"), journal: has("journal") });
+        }
+    };
+    Err(failed(&served.path, why))
 }
 
 /// Opens a device of the new group, and refuses one that is used.

@@ -361,7 +361,7 @@ mod tests {
             let group = NewGroup {
                 layout: Layout::Single,
                 devices: vec![(shared(at), id)],
-                has_journal: false,
+                roles: format::disk_group::Roles::DATA,
             };
             pool.add_disk_group(&group).expect("it fits");
         }

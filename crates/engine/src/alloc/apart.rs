@@ -9,8 +9,8 @@
 use format::map::POINTERS_PER_PAGE;
 use runtime::planted::{self, Planted};
 
-use super::disk_groups::{capacity_of, kept_of};
 use super::policy::{SegmentName, SegmentView};
+use super::share::{capacity_of, kept_of, main_of};
 use super::{Allocator, LOW_SEGMENTS, State, Urgency, reserve_of};
 use crate::error::{FsError, FsResult};
 
@@ -88,17 +88,18 @@ impl Allocator {
         if geometry.first_has_data {
             return Ok(None);
         }
-        let (_, used) = self.space_of(0..geometry.staying_in(0))?;
+        let (_, used) = self.space_of(main_of(geometry))?;
         Ok(Some(self.apart_with(used)))
     }
 
     /// Returns what the first disk group has, of which `used` fragments are in use.
     pub(super) fn apart_with(&self, used: u64) -> Apart {
         let geometry = self.geometry();
-        let numbers = 0..geometry.staying_in(0);
+        let numbers = main_of(geometry);
+        let first = numbers.start;
         let total: u64 = numbers.map(|number| capacity_of(geometry, number)).sum();
         // In stripes half of each metadata segment is for second copies.
-        let gap = u64::from(geometry.metadata_gap(0)) * total;
+        let gap = u64::from(geometry.metadata_gap(first)) * total;
         let capacity = total - gap / u64::from(geometry.segment_fragments);
         let reserve = reserve_of(geometry, capacity, self.block_shift);
         Apart { total, capacity, used, pending: 0, reserve }
@@ -124,7 +125,9 @@ impl Allocator {
             Urgency::System => return Ok(()),
         };
         let is_planted = planted::is(Planted::MetadataRoomForgotten);
-        let fronts = state.groups_unused * u64::from(self.geometry().front_fragments(0));
+        let main = &state.shares[0];
+        let front = self.geometry().front_fragments(main.numbers.start);
+        let fronts = u64::from(main.unused) * u64::from(front);
         let wanted = state.promised + pages_for(fragments) + fronts + kept;
         let has_room = apart.free() >= wanted;
         if has_room || is_planted { Ok(()) } else { Err(FsError::NoSpace) }
@@ -167,8 +170,8 @@ impl Allocator {
 
     /// Returns the one of `candidates` in the first disk group of which the least must be copied.
     pub(crate) fn least_of_first(&self, candidates: &[SegmentView]) -> Option<SegmentName> {
-        let first = self.geometry().group_count;
-        let of_first = candidates.iter().filter(|view| view.segment.group < first);
+        let main = self.geometry().main_numbers();
+        let of_first = candidates.iter().filter(|view| main.contains(&view.segment.group));
         of_first.min_by_key(|view| (view.live_fragments, view.segment)).map(|view| view.segment)
     }
 
@@ -195,11 +198,12 @@ impl Allocator {
             // It may not be refused, and finds what is kept.
             Urgency::System => return Ok(()),
         };
-        let of_segment = u64::from(geometry.metadata_fragments(0).max(1));
+        let first = state.shares[0].numbers.start;
+        let of_segment = u64::from(geometry.metadata_fragments(first).max(1));
         // Pages of a long run come as it is installed, and data goes from there meanwhile.
         let pages = pages_for(fragments).min(u64::from(kept_of(geometry) / 2) * of_segment);
         let wanted = state.promised + pages + u64::from(kept) * of_segment;
-        let pages = state.spare.known() * u64::from(geometry.page_fragments());
+        let pages = state.shares[0].spare.known() * u64::from(geometry.page_fragments());
         let Some(missing) = wanted.checked_sub(pages) else { return Ok(()) };
         let enough = u32::try_from(missing.div_ceil(of_segment)).unwrap_or(u32::MAX);
         let has_room = self.count_free_in(state, 0, enough)? >= enough;
@@ -209,7 +213,7 @@ impl Allocator {
     /// Whether data may lie in the disk group at `at` of `shares`.
     pub(super) fn gives_data(&self, state: &State, at: usize) -> bool {
         let share = &state.shares[at];
-        let has_role = share.disk_group != 0 || self.geometry().first_has_data;
+        let has_role = share.has_data;
         !share.is_leaving && (has_role || planted::is(Planted::RoleForgotten))
     }
 }

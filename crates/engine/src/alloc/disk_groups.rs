@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - GR1: Metadata lies in the first disk group alone, but for the fronts of others, and data in
-//!   those alone that have the role. So a first one that has data keeps free segments that no data
-//!   takes while another has room ([`kept_of`]), and what it keeps counts as reserve (G4).
+//! - GR1: New metadata goes to the main disk group alone, but for the fronts of others, and data to
+//!   those alone that have the role. So a main one that has data keeps free segments that no data
+//!   takes while another has room ([`kept_of`]), and what it keeps counts as reserve (G4). One that
+//!   was the main one has pages of before; what is free between them nobody can have.
 //! - GR2: Nothing new is put into a disk group that leaves.
 //! - GR3: A disk group that leaves has room for nothing: the capacity is that of those that stay,
 //!   and of the fronts that go with it. So what must move counts as used where it is to go (G4),
@@ -20,22 +21,20 @@
 //!
 //! Not here: where in a disk group (`policy`), and what a file prefers (`preference`).
 
-use std::ops::Range;
-
 use format::disk_group::GroupRange;
 use format::geometry::Geometry;
-use format::group::{SegmentKind, TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET};
+use format::group::{
+    SegmentKind, SegmentUsage, TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET,
+};
 use runtime::planted::{self, Planted};
 
-use super::preference::{Kind, Preference};
+use super::preference::Preference;
+use super::share::{
+    Share, capacity_of, front_of, gives_room, kept_of, main_of, may_have_pages, parts_of,
+};
 use super::{Allocator, SegmentId, State, reserve_of};
+use crate::buffer::page_of;
 use crate::error::{FsError, FsResult};
-
-/// Of how many segments of the first disk group one is kept for metadata.
-const KEPT_SHARE: u32 = 16;
-/// Fewest that are kept, and most.
-const KEPT_MIN: u32 = 4;
-const KEPT_MAX: u32 = 256;
 
 /// Groups whose entries one transaction clears.
 const GROUPS_PER_TX: usize = 32;
@@ -103,61 +102,6 @@ impl Found {
     }
 }
 
-/// Makes `shares` as long as `geometry` says; what a disk group has more is not in use. Returns how
-/// many allocation groups the first has more: who counts those of the others is their share.
-pub(super) fn lengthen(shares: &mut [Share], geometry: &Geometry) -> u32 {
-    let mut of_first = 0;
-    let parts = parts_of(geometry);
-    for share in shares {
-        let is_it = |part: &&GroupRange| {
-            (part.disk_group, part.lane, part.first)
-                == (share.disk_group, share.lane, share.numbers.start)
-        };
-        let numbers = match parts.iter().find(is_it) {
-            _ if share.is_first() => 0..geometry.staying_in(0),
-            Some(part) => part.numbers(),
-            None => share.numbers.clone(),
-        };
-        let more = numbers.end.saturating_sub(share.numbers.end);
-        match share.is_first() {
-            true => of_first = more,
-            false => share.unused += more,
-        }
-        share.numbers = numbers;
-    }
-    of_first
-}
-
-/// Returns the parts that the allocation groups beside those of the first disk group are of: each
-/// disk group that was added, or its lanes; and what is given up of one, which leaves, apart from
-/// the rest.
-pub(super) fn parts_of(geometry: &Geometry) -> Vec<GroupRange> {
-    let mut parts = geometry.added.clone();
-    let Some(last) = geometry.last_groups else { return parts };
-    let end = geometry.numbers_of(last.disk_group).end;
-    let given_up = |of: GroupRange| {
-        let count = end.saturating_sub(last.first);
-        GroupRange { first: last.first, count, is_leaving: true, ..of }
-    };
-    let of_first = || GroupRange {
-        disk_group: 0,
-        first: 0,
-        count: end,
-        last_fragments: geometry.fragments_of(end.saturating_sub(1)),
-        stripe: geometry.first_stripe,
-        lane: None,
-        is_leaving: false,
-    };
-    let own = parts.iter_mut().find(|range| range.disk_group == last.disk_group);
-    let part = given_up(own.as_deref().copied().unwrap_or_else(of_first));
-    if let Some(own) = own.filter(|_| part.count > 0) {
-        own.count = last.first.saturating_sub(own.first);
-        own.last_fragments = geometry.group_fragments;
-    }
-    parts.extend(Some(part).filter(|part| part.count > 0));
-    parts
-}
-
 /// What allocation groups have room for and hold.
 #[derive(Debug, Default)]
 pub(crate) struct GroupsSpace {
@@ -169,88 +113,6 @@ pub(crate) struct GroupsSpace {
     pub(crate) is_counted: bool,
     /// Why not, if that could not be read.
     pub(crate) failure: Option<FsError>,
-}
-
-/// A disk group, or a part of one that has allocation groups of its own, as far as it gives
-/// segments.
-#[derive(Clone, Debug)]
-pub(super) struct Share {
-    /// Its number.
-    pub(super) disk_group: u8,
-    /// Which part of its disk group it is: see [`format::disk_group::GroupRange::lane`].
-    lane: Option<u8>,
-    /// What files may want it for.
-    pub(super) kind: Kind,
-    /// Numbers of its allocation groups.
-    pub(super) numbers: Range<u32>,
-    /// Where the last data segment was taken.
-    pub(super) cursor: SegmentId,
-    /// Its allocation groups that are not in use; of the first the state counts them.
-    unused: u32,
-    /// GR2.
-    pub(super) is_leaving: bool,
-    credit: i64,
-}
-
-impl Share {
-    /// Returns that of the first disk group.
-    pub(super) fn first(geometry: &Geometry) -> Share {
-        let kind = Kind::new(0, None, geometry.first_stripe);
-        Share::new((0, None, kind), 0..geometry.staying_in(0))
-    }
-
-    /// Whether it is that of the first disk group, and not what is given up of that.
-    fn is_first(&self) -> bool {
-        self.numbers.start == 0
-    }
-
-    /// Whether it is that of `range`: the same allocation groups. A device of a round-robin may
-    /// have become a disk group of its own with them, and another disk group may have the number of
-    /// one that went.
-    fn is_of(&self, range: &GroupRange) -> bool {
-        self.numbers == range.numbers()
-    }
-
-    fn added(range: &GroupRange) -> Share {
-        let kind = Kind::new(range.disk_group, range.lane, range.stripe);
-        Share::new((range.disk_group, range.lane, kind), range.numbers())
-    }
-
-    /// It is what `range` says from now on, with what it has.
-    fn become_part(&mut self, range: &GroupRange) {
-        (self.disk_group, self.lane) = (range.disk_group, range.lane);
-        self.kind = Kind::new(range.disk_group, range.lane, range.stripe);
-        self.is_leaving = range.is_leaving;
-    }
-
-    fn new((disk_group, lane, kind): (u8, Option<u8>, Kind), numbers: Range<u32>) -> Share {
-        let cursor = SegmentId { group: numbers.start, segment: 0 };
-        let (unused, is_leaving, credit) = (0, false, 0);
-        Share { disk_group, lane, kind, numbers, cursor, unused, is_leaving, credit }
-    }
-}
-
-/// Returns what an allocation group of an added disk group can give to data, and its front.
-pub(super) fn capacity_of(geometry: &Geometry, number: u32) -> u64 {
-    let fragments = geometry.fragments_of(number);
-    if number < geometry.group_count {
-        return fragments.into();
-    }
-    // What is behind its front in the same segments nobody can have (GR1).
-    let rest = geometry.front_segments(number) * geometry.segment_fragments - front_of(geometry);
-    u64::from(fragments.saturating_sub(rest))
-}
-
-pub(super) fn front_of(geometry: &Geometry) -> u32 {
-    geometry.front_pages() * geometry.page_fragments()
-}
-
-/// Returns the segments of the first disk group that no data takes while another has room (GR1).
-pub(super) fn kept_of(geometry: &Geometry) -> u32 {
-    // Asked for each promise: all groups but the last have as many.
-    let last = geometry.group_count.saturating_sub(1);
-    let segments = last * geometry.segments_of(0) + geometry.segments_of(last);
-    (segments / KEPT_SHARE).clamp(KEPT_MIN, KEPT_MAX)
 }
 
 impl Allocator {
@@ -313,7 +175,7 @@ impl Allocator {
             found.used.push((*range, used));
         }
         let goes = |range: &GroupRange| leaving.is_some_and(|going| going.has_range(range));
-        let leaves = |range: &&GroupRange| range.is_leaving || goes(range);
+        let leaves = |range: &&GroupRange| range.is_leaving || !range.has_data || goes(range);
         for range in parts.iter().filter(leaves) {
             found.fronts += if planted::is(Planted::LeavingIsRoom) {
                 range.numbers().map(|number| capacity_of(geometry, number)).sum()
@@ -329,32 +191,36 @@ impl Allocator {
     pub(super) fn note(&self, state: &mut State, geometry: &Geometry, found: &Found) {
         let parts = parts_of(geometry);
         let has = |share: &Share| parts.iter().any(|part| share.is_of(part));
-        state.shares.retain(|share| share.is_first() || has(share));
-        if let Some(first) = state.shares.first_mut() {
-            first.numbers = 0..geometry.staying_in(0);
-            if !first.numbers.contains(&first.cursor.group) {
-                first.cursor = SegmentId { group: 0, segment: 0 };
+        state.shares.retain(|share| share.is_main || has(share));
+        if let Some(main) = state.shares.first_mut() {
+            main.numbers = main_of(geometry);
+            if !main.numbers.contains(&main.cursor.group) {
+                main.cursor = SegmentId { group: main.numbers.start, segment: 0 };
             }
         }
         for range in &parts {
-            if let Some(share) = state.shares.iter_mut().find(|share| share.is_of(range)) {
+            let known = state.shares.iter_mut().find(|share| !share.is_main && share.is_of(range));
+            if let Some(share) = known {
                 share.become_part(range);
                 continue;
             }
             let is_it = |(of, _): &&(GroupRange, u32)| of.first == range.first;
             let used = found.used.iter().find(is_it).map_or(0, |(_, used)| *used);
             let mut share = Share::added(range);
-            share.unused = range.count.saturating_sub(used);
-            share.is_leaving = range.is_leaving;
+            share.note_in_use(used.into());
+            // Of what is given up groups are in memory.
+            for (number, group) in state.groups.range(range.numbers()) {
+                share.note_loaded(*number, group.free());
+            }
             state.shares.push(share);
         }
-        let stays = |number: &u32| !geometry.leaves(*number);
-        let staying = geometry.groups().filter(stays);
+        let staying = geometry.groups().filter(|number| gives_room(geometry, *number));
         let staying: u64 = staying.map(|number| capacity_of(geometry, number)).sum();
         // GR3.
         state.capacity = staying + found.fronts;
-        // Where data is elsewhere metadata has all of the first; so it has once others have left.
-        let others = state.shares.iter().filter(|share| share.disk_group != 0 && !share.is_leaving);
+        // Where data is elsewhere metadata has all of the main one; once others have left, too.
+        let of_others = |share: &&Share| share.disk_group != geometry.main && !share.is_leaving;
+        let others = state.shares.iter().filter(of_others);
         let is_shared = others.count() > 0 && geometry.first_has_data;
         let kept = if is_shared { kept_of(geometry) } else { 0 };
         let kept = u64::from(kept) * u64::from(geometry.segment_fragments);
@@ -367,7 +233,8 @@ impl Allocator {
         let mut fronts = 0;
         for number in numbers {
             let is_used = self.is_initialised(number)?;
-            fronts += if is_used { u64::from(front_of(self.geometry())) } else { 0 };
+            let front = u64::from(front_of(self.geometry(), number));
+            fronts += if is_used { front } else { 0 };
         }
         Ok(fronts)
     }
@@ -412,12 +279,17 @@ impl Allocator {
         // What is given up of it counts no more.
         let staying = own.flat_map(GroupRange::numbers).filter(|number| !geometry.leaves(*number));
         let is_own = |share: &&Share| going.has_share(share) && !share.is_leaving;
+        let pages = self.missing_for_pages(state, staying.clone())?;
         let own = state.shares.iter().filter(is_own);
-        let unused: u64 = own.map(|share| u64::from(share.unused)).sum();
+        if own.clone().any(|share| !share.gives_room()) {
+            // All of it counts as used elsewhere already.
+            return Ok(pages);
+        }
+        let spare: u64 = own.map(|share| self.spare_of(share)).sum();
         let stays = |share: &&Share| !going.has_share(share) && !share.is_leaving;
         let others = state.shares.iter().filter(stays).count();
         // The fronts of that count as room and as used.
-        self.missing(state, staying, (unused * u64::from(front_of(geometry)), others))
+        Ok(self.missing(state, staying, (spare, others))?.max(pages))
     }
 
     /// Returns how many fragments are missing for what is in use where allocation groups `numbers`
@@ -472,7 +344,7 @@ impl Allocator {
             for (segment, at) in state.groups[&number].segments.iter().zip(0..) {
                 let id = SegmentId { group: number, segment: at };
                 if segment.kind == SegmentKind::Metadata {
-                    let front = front_of(geometry);
+                    let front = front_of(geometry, number);
                     // It lies where pages can be, of one segment after the other.
                     let room = geometry.metadata_fragments(number);
                     let front = front.saturating_sub(at.saturating_mul(room)).min(room);
@@ -517,7 +389,7 @@ impl Allocator {
             let mut fragments = 0;
             for &number in some {
                 if self.clear_entry(&mut tx, number)? {
-                    fragments += i64::from(front_of(geometry));
+                    fragments += i64::from(front_of(geometry, number));
                     tx.add_u64(&self.root, TOTAL_GROUPS_USED_OFFSET, -1);
                     if let Some(share) =
                         state.shares.iter_mut().find(|share| share.numbers.contains(&number))
@@ -599,19 +471,41 @@ impl Allocator {
         Ok(Some(used))
     }
 
-    /// A group of an added disk group has come into use.
-    pub(super) fn note_used(state: &mut State, number: u32) {
-        let share = state.shares.iter_mut().find(|share| share.numbers.contains(&number));
-        if let Some(share) = share {
-            share.unused = share.unused.saturating_sub(1);
+    /// Fragments that the pages of a disk group that goes take of the main one; 0: it has no more
+    /// than there is room for. What is missing, else.
+    fn missing_for_pages(
+        &self,
+        state: &State,
+        numbers: impl Iterator<Item = u32> + Clone,
+    ) -> FsResult<u64> {
+        // G7: where data is elsewhere metadata has the main disk group alone.
+        let Some(apart) = &state.apart else { return Ok(0) };
+        let geometry = self.geometry();
+        let mut pages = 0;
+        for number in numbers {
+            if geometry.range_of(number).is_some_and(may_have_pages) {
+                pages += self.pages_held(number)?;
+            }
         }
+        if pages == 0 {
+            return Ok(0);
+        }
+        Ok((pages + apart.reserve + state.promised).saturating_sub(apart.free()))
     }
 
-    /// Fragments that the fronts of unused groups will take.
-    pub(super) fn unused_fronts(&self, state: &State) -> u64 {
-        let staying = state.shares.iter().filter(|share| !share.is_leaving);
-        let added: u64 = staying.map(|share| u64::from(share.unused)).sum();
-        added * u64::from(front_of(self.geometry()))
+    /// Returns how many fragments pages have of an allocation group, its front left out.
+    fn pages_held(&self, number: u32) -> FsResult<u64> {
+        if !self.is_initialised(number)? {
+            return Ok(0);
+        }
+        let mut held = 0;
+        for segment in 0..self.geometry().segments_of(number) {
+            let buffer = self.usage_buffer(number, segment)?;
+            let usage = SegmentUsage::of(page_of(&buffer.bytes()), segment);
+            let usage = usage.filter(|usage| usage.kind == SegmentKind::Metadata);
+            held += usage.map_or(0, |usage| u64::from(usage.live));
+        }
+        Ok(held.saturating_sub(front_of(self.geometry(), number).into()))
     }
 
     /// Returns about how many segments of a disk group are free: of groups in use that are not in
@@ -627,10 +521,7 @@ impl Allocator {
         });
         let front = geometry.front_segments(share.numbers.start);
         let whole = u64::from(geometry.segments_of(share.numbers.start).saturating_sub(front));
-        let unused = match share.disk_group {
-            0 => u32::try_from(state.groups_unused).unwrap_or(u32::MAX),
-            _ => share.unused,
-        };
+        let unused = share.unused;
         let count = share.numbers.end - share.numbers.start;
         let unknown = count.saturating_sub(groups).saturating_sub(unused);
         let free = free + u64::from(unused) * whole + u64::from(unknown) * whole / 2;
@@ -646,10 +537,10 @@ impl Allocator {
         let kept = i64::from(kept_of(self.geometry()));
         let free = |at: usize| {
             let share = &state.shares[at];
-            match (share.disk_group, self.gives_data(state, at)) {
+            match (share.is_main, self.gives_data(state, at)) {
                 // GR1.
-                (0, true) => (self.free_of(state, share) - kept).max(0),
-                (0, false) => 0,
+                (true, true) => (self.free_of(state, share) - kept).max(0),
+                (_, false) if share.is_main || !share.has_data => 0,
                 _ => self.free_of(state, share),
             }
         };

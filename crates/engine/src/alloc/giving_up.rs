@@ -12,7 +12,8 @@ use std::ops::Range;
 use format::geometry::Geometry;
 
 use super::apart::Apart;
-use super::disk_groups::{Found, capacity_of, front_of};
+use super::disk_groups::Found;
+use super::share::{Share, capacity_of, front_of};
 use super::spare::Free;
 use super::{Allocator, State};
 use crate::error::{FsError, FsResult};
@@ -44,7 +45,7 @@ impl Allocator {
         let missing = self.missing_without_last(&state, last.disk_group, numbers.clone())?;
         decide(missing)?;
         // It cannot fail: the labels say so already.
-        if last.disk_group == 0 {
+        if last.disk_group == coming.main {
             self.uncount(&mut state, numbers);
         }
         self.note(&mut state, self.geometry(), &found);
@@ -62,25 +63,28 @@ impl Allocator {
         let pages: u64 = loaded().map(|free| u64::from(free.pages)).sum();
         let segments: u64 = loaded().map(|free| u64::from(free.segments)).sum();
         let unused = u64::from(numbers.end - numbers.start) - count_loaded(state, &numbers);
-        let spare = match (disk_group, &state.apart) {
-            // All of the first disk group is spare.
-            (0, Some(_)) => numbers.clone().map(|number| capacity_of(geometry, number)).sum(),
-            (0, None) => {
-                let front = u64::from(geometry.front_segments(0) * geometry.segment_fragments);
-                let gaps = segments * u64::from(geometry.metadata_gap(0));
+        let is_main = disk_group == geometry.main;
+        let first = numbers.start;
+        let share = state.shares.iter().find(|share| share.numbers.contains(&first));
+        let spare = match &state.apart {
+            // All of the main disk group is spare.
+            Some(_) if is_main => numbers.clone().map(|number| capacity_of(geometry, number)).sum(),
+            _ if share.is_some_and(Share::has_pages) => {
+                let front = u64::from(geometry.front_segments(first) * geometry.segment_fragments);
+                let gaps = segments * u64::from(geometry.metadata_gap(first));
                 pages * u64::from(geometry.page_fragments()) + gaps + unused * front
             }
-            _ => unused * u64::from(front_of(geometry)),
+            _ => unused * u64::from(front_of(geometry, first)),
         };
         let others = state.shares.iter().filter(|share| !share.is_leaving).count();
         let missing = self.missing(state, numbers.clone(), (spare, others))?;
-        let Some(apart) = state.apart.as_ref().filter(|_| disk_group == 0) else {
+        let Some(apart) = state.apart.as_ref().filter(|_| is_main) else {
             return Ok(missing);
         };
         // G7: metadata has the first disk group alone, and all that it holds.
         let gone: u64 = numbers.map(|number| capacity_of(geometry, number)).sum();
         let gap =
-            u64::from(geometry.metadata_gap(0)) * gone / u64::from(geometry.segment_fragments);
+            u64::from(geometry.metadata_gap(first)) * gone / u64::from(geometry.segment_fragments);
         let rest = apart.capacity.saturating_sub(gone - gap.min(gone));
         Ok(missing.max((apart.used + apart.pending + apart.reserve).saturating_sub(rest)))
     }
@@ -88,14 +92,19 @@ impl Allocator {
     /// What `numbers`, of the first disk group, have left is no room for metadata any more.
     fn uncount(&self, state: &mut State, numbers: Range<u32>) {
         let unused = u64::from(numbers.end - numbers.start) - count_loaded(state, &numbers);
-        state.groups_unused = state.groups_unused.saturating_sub(unused);
+        let unused = u32::try_from(unused).unwrap_or(u32::MAX);
+        if let Some(share) = Self::share_of(state, numbers.start) {
+            share.unused = share.unused.saturating_sub(unused);
+        }
         let loaded = || state.groups.range(numbers.clone()).map(|(_, group)| group);
         let free: Vec<Free> = loaded().map(super::group::Group::free).collect();
         let used: u64 = loaded().map(|group| u64::from(group.used())).sum();
         let segments = loaded().flat_map(|group| &group.segments);
         let pending: u64 = segments.map(|segment| u64::from(segment.pending)).sum();
         for free in free {
-            state.spare.change(free, Free::default());
+            if let Some(share) = Self::share_of(state, numbers.start) {
+                share.spare.change(free, Free::default());
+            }
         }
         if let Some(before) = state.apart {
             let apart = self.apart_with(before.used.saturating_sub(used));
@@ -120,7 +129,7 @@ impl Allocator {
 
     /// Returns what the fronts take of what leaves, in fragments (GR3).
     pub(super) fn fronts_of_leaving(&self, state: &State) -> u64 {
-        let staying = state.shares.iter().filter(|share| !share.is_leaving);
+        let staying = state.shares.iter().filter(|share| share.gives_room());
         let staying = staying.flat_map(|share| share.numbers.clone());
         let staying: u64 = staying.map(|number| capacity_of(self.geometry(), number)).sum();
         state.capacity.saturating_sub(staying)

@@ -256,8 +256,8 @@ impl Allocator {
         }
         if !self.is_initialised(number)? {
             self.initialise(state, number)?;
-            if state.shares[0].numbers.contains(&number) {
-                state.spare.add_group(number);
+            if let Some(share) = Self::share_of(state, number).filter(|share| share.has_pages()) {
+                share.spare.add_group(number);
             }
         }
         let group = self.load(number)?;
@@ -265,9 +265,8 @@ impl Allocator {
             let table = self.table_buffer(number)?;
             self.describe_longer(number, &group.descriptor, table.as_ref());
         }
-        if state.shares[0].numbers.contains(&number) {
-            state.spare.forget(number);
-            state.spare.change(Free::default(), group.free());
+        if let Some(share) = Self::share_of(state, number) {
+            share.note_loaded(number, group.free());
         }
         state.groups.insert(number, group);
         Ok(())
@@ -365,16 +364,18 @@ impl Allocator {
 
     /// Brings a group into being, in a transaction of its own.
     fn initialise(&self, state: &mut State, number: u32) -> FsResult<()> {
-        let is_of_first = state.shares[0].numbers.contains(&number);
-        let one = u64::from(is_of_first);
-        let groups_unused = state.groups_unused.checked_sub(one).ok_or_else(|| {
+        let unused = Self::share_of(state, number).map(|share| (share.is_main, share.unused));
+        if unused == Some((true, 0)) {
             let what = format!("all groups are said to be in use, {number} is not");
-            corrupt(DefectCode::AG007.found(what))
-        })?;
+            return Err(corrupt(DefectCode::AG007.found(what)));
+        }
         self.check_never_used(number)?;
         let table = self.table_buffer(number)?;
         let mut tx = self.journal.begin_unreserved();
-        let pages = GroupPages::build(self.geometry(), self.cache.pool_id(), number, 0, tx.epoch);
+        let (geometry, pool_id) = (self.geometry(), self.cache.pool_id());
+        let root = u32::from(geometry.has_root_page(number));
+        let mut pages = GroupPages::build(geometry, pool_id, number, root, tx.epoch);
+        pages.pages.extend((root > 0).then(|| root_page(geometry, pool_id, number, tx.epoch)));
         let (used, entry) = (pages.fragments_used, pages.entry);
         for (place, bytes) in pages.pages {
             *tx.new_page(place).expect(OWN_PLACES) = bytes;
@@ -388,9 +389,8 @@ impl Allocator {
         self.journal.end(tx);
         state.used += u64::from(used);
         Apart::change(state, number, |apart| apart.used += u64::from(used));
-        state.groups_unused = groups_unused;
-        if !is_of_first {
-            Self::note_used(state, number);
+        if let Some(share) = Self::share_of(state, number) {
+            share.unused = share.unused.saturating_sub(1);
         }
         Ok(())
     }
@@ -622,6 +622,22 @@ impl GroupPages {
         entry.birth.set(epoch.0);
         GroupPages { pages, fragments_used, entry }
     }
+}
+
+/// Returns a root of the pool that says nothing: what `number`, the first of a disk group that can
+/// be the main one, has behind its front until it is.
+fn root_page(
+    geometry: &Geometry,
+    pool_id: PoolId,
+    number: u32,
+    epoch: Epoch,
+) -> (Place, PageBytes) {
+    let place = geometry.root_place_in(number);
+    let mut bytes: PageBytes = [0; format::page::PAGE_BYTES];
+    let mut header = PageHeader::new(PageKind::Anode, pool_id, place, PageOwner::default());
+    header.birth = epoch;
+    header.encode(&mut bytes);
+    (place, bytes)
 }
 
 fn set_bit(bits: &mut [u8], bit: u32) {

@@ -17,7 +17,8 @@ use std::sync::Arc;
 use format::geometry::Geometry;
 
 use super::apart::Apart;
-use super::disk_groups::{self, Found};
+use super::disk_groups::Found;
+use super::share::lengthen;
 use super::{Allocator, State};
 use crate::buffer::Buffer;
 use crate::error::{FsError, FsResult};
@@ -76,8 +77,7 @@ impl Allocator {
                 self.describe_longer(*number, &group.descriptor, table.as_ref());
             }
         }
-        let more = disk_groups::lengthen(&mut state.shares, geometry);
-        state.groups_unused += u64::from(more);
+        lengthen(&mut state.shares, geometry);
         self.note(state, geometry, &Found::of_fronts(longer.fronts));
         if let Some(Apart { used, pending, .. }) = state.apart {
             let apart = self.apart_with(used);

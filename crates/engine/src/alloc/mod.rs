@@ -40,10 +40,12 @@ mod giving_up;
 pub(crate) mod group;
 mod level;
 mod longer;
+mod main_group;
 mod pages;
 mod pin;
 pub mod policy;
 mod preference;
+mod share;
 mod shortage;
 mod spare;
 
@@ -80,10 +82,10 @@ use crate::usage::Kept;
 
 use self::apart::Apart;
 use self::change::Looked;
-use self::disk_groups::{Share, capacity_of};
 use self::group::{Group, OWN_PLACES};
 use self::policy::{PlacementPolicy, SegmentView};
-use self::spare::{Free, Spare};
+use self::share::{Share, capacity_of, main_of, parts_of};
+use self::spare::Free;
 
 /// Free segments that only the cleaner may take: it needs room to copy into.
 const CLEANER_SEGMENTS: u32 = 2;
@@ -143,17 +145,13 @@ struct State {
     reserved: u64,
     pending: VecDeque<(Lsn, Vec<Extent>)>,
     pending_fragments: u64,
-    /// Free pages in metadata segments.
-    spare: Spare,
-    /// Groups of the first disk group that are not yet in use.
-    groups_unused: u64,
-    /// The disk groups that give segments, the first one first.
+    /// The disk groups that give segments, the main one first.
     shares: Vec<Share>,
     /// Fragments that files and metadata can have altogether.
     capacity: u64,
     /// Of those what is kept back.
     reserve: u64,
-    /// Of the first disk group where no data may lie there.
+    /// Of the main disk group where no data may lie there.
     apart: Option<Apart>,
 }
 
@@ -235,6 +233,8 @@ impl Allocator {
         let groups_used = read_u64(page_of(&root.bytes()), TOTAL_GROUPS_USED_OFFSET);
         let block_fragments = block_fragments(geometry, block_shift);
         let lost_fragments = narrow(lost_of(geometry, block_shift));
+        let mut main = Share::main(geometry);
+        main.note_in_use(groups_used);
         let state = State {
             groups: BTreeMap::new(),
             unread: BTreeSet::new(),
@@ -245,9 +245,7 @@ impl Allocator {
             reserved,
             pending: VecDeque::new(),
             pending_fragments: 0,
-            spare: Spare::new(groups_used),
-            groups_unused: u64::from(geometry.staying_in(0)).saturating_sub(groups_used),
-            shares: vec![Share::first(geometry)],
+            shares: vec![main],
             capacity,
             reserve,
             apart: None,
@@ -266,13 +264,11 @@ impl Allocator {
             lost_fragments,
             state,
         };
-        if !disk_groups::parts_of(allocator.geometry()).is_empty() {
+        if !parts_of(allocator.geometry()).is_empty() {
             let of_first = groups_used.saturating_sub(allocator.note_disk_groups()?);
             let apart = allocator.apart_at_open()?;
             let mut state = allocator.state.lock();
-            let all = u64::from(allocator.geometry().staying_in(0));
-            state.groups_unused = all.saturating_sub(of_first);
-            state.spare = Spare::new(of_first);
+            state.shares[0].note_in_use(of_first);
             state.apart = apart;
         }
         allocator.count_first();
@@ -307,10 +303,9 @@ impl Allocator {
 
     /// Adds what changed of a group's free pages to the count of all.
     fn note_spare(state: &mut State, number: u32, before: Free) {
-        // Free pages of others are of use to nobody (GR1).
-        if state.shares[0].numbers.contains(&number) {
-            let after = state.groups.get(&number).map(Group::free).unwrap_or_default();
-            state.spare.change(before, after);
+        let after = state.groups.get(&number).map(Group::free).unwrap_or_default();
+        if let Some(share) = Self::share_of(state, number).filter(|share| share.has_pages()) {
+            share.spare.change(before, after);
         }
     }
 
@@ -392,28 +387,32 @@ impl Allocator {
         let mut state = self.state.lock();
         self.need()?;
         // GR2: what is given up gives none.
-        let count = state.shares[0].numbers.end;
-        let hot = state.shares[0].cursor.group;
-        let mut first = self.policy.metadata_group(near.group(), hot, count);
+        let main = state.shares[0].numbers.clone();
+        let count = main.end.saturating_sub(main.start);
+        // The policy counts from the first of them.
+        let hot = state.shares[0].cursor.group.saturating_sub(main.start);
+        let near = near.group().saturating_sub(main.start);
+        let mut first = main.start + self.policy.metadata_group(near, hot, count);
         let has_page = |state: &State, number| {
             state.groups.get(&number).is_some_and(|group| group.free_pages > 0)
         };
         self.can_give(&mut state, first)?;
         let barred = self.shortage.as_ref().map(|shortage| shortage.barred()).unwrap_or_default();
-        if (!has_page(&state, first) || barred.contains(&first)) && state.spare.known() > 0 {
+        let known = state.shares[0].spare.known();
+        if (!has_page(&state, first) || barred.contains(&first)) && known > 0 {
             // No segment becomes metadata while another group has a page to give: blocks need it.
             let roomy =
                 |(number, group): &(&u32, &Group)| group.free_pages > 0 && !barred.contains(number);
-            let behind = state.groups.range(first..count).find(roomy);
-            let found = behind.or_else(|| state.groups.range(..count).find(roomy));
+            let behind = state.groups.range(first..main.end).find(roomy);
+            let found = behind.or_else(|| state.groups.range(main.clone()).find(roomy));
             let found = found.map(|(number, _)| *number).or_else(|| {
-                let elsewhere = state.spare.elsewhere()?;
+                let elsewhere = state.shares[0].spare.elsewhere()?;
                 self.can_give(&mut state, elsewhere).is_ok_and(|can| can).then_some(elsewhere)
             });
             first = found.unwrap_or(first);
         }
         for step in 0..count {
-            let number = (first + step) % count;
+            let number = main.start + (first - main.start + step) % count;
             if barred.contains(&number) || !self.can_give(&mut state, number)? {
                 continue;
             }
@@ -645,13 +644,15 @@ impl Allocator {
             return Ok(());
         }
         let wanted = PAGES_KEPT + u64::from(count);
-        if state.spare.known() < wanted { Err(FsError::NoSpace) } else { Ok(()) }
+        if state.shares[0].spare.known() < wanted { Err(FsError::NoSpace) } else { Ok(()) }
     }
 
     /// Returns the group in which a directory and the data of its files belong, if the policy has
     /// one.
     pub(crate) fn home_group(&self, directory: AnodeNo) -> Option<u32> {
-        self.policy.home_group(directory.0, self.geometry().staying_in(0))
+        let main = main_of(self.geometry());
+        let count = main.end.saturating_sub(main.start);
+        self.policy.home_group(directory.0, count).map(|group| main.start + group)
     }
 
     /// Opens a free segment for data that belongs in group `home`, if in any, and is wanted where

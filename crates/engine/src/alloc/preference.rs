@@ -12,7 +12,7 @@ use format::stripes::StripeShape;
 use runtime::planted::{self, Planted};
 
 use super::Allocator;
-use super::disk_groups::Share;
+use super::share::Share;
 
 /// Why no data can be wanted in a disk group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -113,9 +113,9 @@ impl Preference {
 
 /// Returns the disk groups, or their parts, that data may go to.
 fn kinds_for_data(geometry: &Geometry) -> impl Iterator<Item = Kind> + '_ {
-    let first = Kind::new(0, None, geometry.first_stripe);
+    let first = Kind::new(geometry.main, None, geometry.first_stripe);
     let first = Some(first).filter(|_| geometry.first_has_data);
-    let staying = geometry.added.iter().filter(|range| !range.is_leaving);
+    let staying = geometry.added.iter().filter(|range| !range.is_leaving && range.has_data);
     let added = staying.map(|range| Kind::new(range.disk_group, range.lane, range.stripe));
     first.into_iter().chain(added)
 }
@@ -156,13 +156,15 @@ impl Allocator {
             return Ok(());
         }
         Err(match placement {
-            Placement::Group(0) => PlacementError::NoData { number: 0 },
+            Placement::Group(number) if number == geometry.main => {
+                PlacementError::NoData { number }
+            }
             Placement::Group(number) => {
-                let is_there = geometry.added.iter().any(|range| range.disk_group == number);
-                if is_there {
-                    PlacementError::Leaving { number }
-                } else {
-                    PlacementError::None { number }
+                let mut added = geometry.added.iter();
+                match added.find(|range| range.disk_group == number) {
+                    Some(range) if !range.is_leaving => PlacementError::NoData { number },
+                    Some(_) => PlacementError::Leaving { number },
+                    None => PlacementError::None { number },
                 }
             }
             Placement::Any | Placement::RoundRobin | Placement::Striped => {

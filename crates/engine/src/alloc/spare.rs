@@ -8,12 +8,14 @@
 //! its front segments but the front itself are free.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use format::geometry::Geometry;
 use format::group::{SegmentKind, SegmentUsage};
 use format::map::POINTERS_PER_PAGE;
 use runtime::planted::{self, Planted};
 
+use super::share::{Share, front_of};
 use super::{Allocator, State};
 use crate::buffer::page_of;
 use crate::error::FsResult;
@@ -35,7 +37,7 @@ pub(super) struct Free {
 }
 
 /// Free pages of metadata segments, and how many such segments there are.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Spare {
     /// Free pages of groups in memory.
     loaded: u64,
@@ -47,6 +49,8 @@ pub(super) struct Spare {
     counted_sum: u64,
     /// The sum of their segments.
     counted_segments: u64,
+    /// The groups that it is of.
+    numbers: Range<u32>,
     /// The first group that nobody has tried to count.
     next: u32,
     /// Those before it that could not be read: they are among the unknown ones.
@@ -56,15 +60,16 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// Nothing is known of `groups_used` groups.
-    pub(super) fn new(groups_used: u64) -> Spare {
+    /// Nothing is known of `groups_used` groups of `numbers`.
+    pub(super) fn new(numbers: Range<u32>, groups_used: u64) -> Spare {
         Spare {
+            next: numbers.start,
+            numbers,
             loaded: 0,
             loaded_segments: 0,
             counted: BTreeMap::new(),
             counted_sum: 0,
             counted_segments: 0,
-            next: 0,
             uncounted: BTreeSet::new(),
             unknown_groups: groups_used,
         }
@@ -117,8 +122,8 @@ impl Spare {
 }
 
 /// Returns the pages of a group's front segments that are free in a group that is new.
-fn front_pages(geometry: &Geometry) -> u32 {
-    geometry.front_segments(0) * geometry.metadata_pages(0) - geometry.front_pages()
+fn front_pages(geometry: &Geometry, group: u32) -> u32 {
+    geometry.front_segments(group) * geometry.metadata_pages(group) - geometry.front_pages()
 }
 
 impl Allocator {
@@ -142,23 +147,22 @@ impl Allocator {
     fn count_groups(&self, groups: u32) {
         for _ in 0..groups {
             let mut state = self.state.lock();
-            if state.spare.unknown_groups == 0 {
-                return;
-            }
-            let number = state.spare.next;
-            if number >= state.shares[0].numbers.end {
-                // The total of groups in use says more than the table has: a load tells of it.
-                return;
-            }
+            let State { shares, groups: loaded, .. } = &mut *state;
+            // The total of groups in use may say more than the table has: a load tells of it.
+            let is_left =
+                |spare: &&mut Spare| spare.unknown_groups > 0 && spare.next < spare.numbers.end;
+            let mut spares = shares.iter_mut().map(|share| &mut share.spare);
+            let Some(spare) = spares.find(is_left) else { return };
+            let number = spare.next;
             // A group that can't be read keeps what is assumed of it; who needs it is told why.
-            if !state.groups.contains_key(&number) {
+            if !loaded.contains_key(&number) {
                 match self.free_pages_of(number) {
-                    Ok(Some(free)) => state.spare.count(free),
+                    Ok(Some(free)) => spare.count(free),
                     Ok(None) => {}
-                    Err(_) => _ = state.spare.uncounted.insert(number),
+                    Err(_) => _ = spare.uncounted.insert(number),
                 }
             }
-            state.spare.next = number + 1;
+            spare.next = number + 1;
         }
     }
 
@@ -185,31 +189,38 @@ impl Allocator {
 
     /// What blocks can't have of what nobody has.
     pub(super) fn spare(&self, state: &State) -> u64 {
-        let geometry = self.geometry();
-        if let Some(apart) = &state.apart {
-            // G7: what blocks can't have is all of the first disk group.
-            return apart.spare() + self.unused_fronts(state);
+        let of = |share: &Share| match &state.apart {
+            // G7: what blocks can't have is all of the main disk group.
+            Some(apart) if share.is_main => apart.spare(),
+            _ => self.spare_of(share),
+        };
+        state.shares.iter().filter(|share| share.gives_room()).map(of).sum()
+    }
+
+    /// The same of one disk group.
+    pub(super) fn spare_of(&self, share: &Share) -> u64 {
+        let (geometry, group) = (self.geometry(), share.numbers.start);
+        let unused = u64::from(share.unused);
+        if !share.has_pages() {
+            return unused * u64::from(front_of(geometry, group));
         }
-        let front = u64::from(geometry.front_segments(0) * geometry.segment_fragments);
+        let front = u64::from(geometry.front_segments(group) * geometry.segment_fragments);
         let page = u64::from(geometry.page_fragments());
-        self.spare_pages(state) * page
-            + self.gaps(state)
-            + state.groups_unused * front
-            + self.unused_fronts(state)
+        self.spare_pages(share) * page + self.gaps(share) + unused * front
     }
 
     /// Fragments of metadata segments in which no page can be.
-    fn gaps(&self, state: &State) -> u64 {
-        let spare = &state.spare;
-        let unknown = spare.unknown_groups * u64::from(self.geometry().front_segments(0));
+    fn gaps(&self, share: &Share) -> u64 {
+        let (spare, group) = (&share.spare, share.numbers.start);
+        let unknown = spare.unknown_groups * u64::from(self.geometry().front_segments(group));
         let segments = spare.loaded_segments + spare.counted_segments + unknown;
-        segments * u64::from(self.geometry().metadata_gap(0))
+        segments * u64::from(self.geometry().metadata_gap(group))
     }
 
     /// Free pages of metadata segments, of groups of which nothing is known as of new ones.
-    fn spare_pages(&self, state: &State) -> u64 {
-        let front = u64::from(front_pages(self.geometry()));
-        state.spare.known() + state.spare.unknown_groups * front
+    fn spare_pages(&self, share: &Share) -> u64 {
+        let front = u64::from(front_pages(self.geometry(), share.numbers.start));
+        share.spare.known() + share.spare.unknown_groups * front
     }
 
     /// What one file written now can have: room for blocks less the map pages that they need and
@@ -230,10 +241,12 @@ impl Allocator {
             let mapped = pages.saturating_mul(POINTERS_PER_PAGE);
             return room.min(mapped.saturating_mul(self.block_fragments));
         }
-        let unused_pages = state.groups_unused * u64::from(front_pages(geometry));
-        let spare_pages = self.spare_pages(state) + unused_pages;
+        let main = &state.shares[0];
+        let first = main.numbers.start;
+        let unused_pages = u64::from(main.unused) * u64::from(front_pages(geometry, first));
+        let spare_pages = self.spare_pages(main) + unused_pages;
         let map_pages = (room / self.block_fragments).div_ceil(POINTERS_PER_PAGE);
         let missing = map_pages.saturating_sub(spare_pages);
-        room.saturating_sub(missing.div_ceil(u64::from(geometry.metadata_pages(0))) * segment)
+        room.saturating_sub(missing.div_ceil(u64::from(geometry.metadata_pages(first))) * segment)
     }
 }

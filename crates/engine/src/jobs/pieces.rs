@@ -90,7 +90,7 @@ impl Notes {
             bytes.end.min(walked.end).saturating_sub(bytes.start.max(walked.start))
         };
         let added = geometry.added.iter().map(|range| (range.numbers(), geometry.bytes_of(range)));
-        let first = geometry.groups_offset..geometry.device_bytes;
+        let main = (geometry.main_numbers(), geometry.main_bytes());
         let mut budget = LOOKED_AT_MAX;
         let mut work_of = |(numbers, bytes): (Range<u32>, Range<u64>)| {
             let walked_bytes = overlap(bytes);
@@ -102,7 +102,7 @@ impl Notes {
             let used = if space.is_counted { space.used } else { space.capacity };
             (used << geometry.fragment_shift).min(walked_bytes)
         };
-        let groups = iter::once((0..geometry.group_count, first)).chain(added);
+        let groups = iter::once(main).chain(added);
         let work = overlap(0..geometry.groups_offset) + groups.map(&mut work_of).sum::<u64>();
         Notes { part_bytes: (work / NOTED_PARTS).max(MIB), since: AtomicU64::new(0) }
     }

@@ -40,7 +40,7 @@ const PIECES_PER_WRITE: usize = 64;
 impl Journal {
     /// Keeps the log from now on if the journal, of which there is nothing yet, is apart.
     pub(super) fn keep_log_if_apart(&self) {
-        if self.volume.geometry().journal_group != 0 {
+        if self.volume.geometry().journal_group.is_some() {
             self.state.lock().log.keep(Some(Vec::new()));
             self.volume.note_journal_kept();
         }

@@ -163,7 +163,7 @@ impl CreateOptions {
             let slots = slots.into();
             let made = plan_other(&geometry, number, group, slots)?;
             if made.has_journal {
-                geometry.journal_group = number;
+                geometry.journal_group = Some(number);
                 added.push(made);
                 continue;
             }
@@ -267,7 +267,9 @@ fn plan_other(
         })?;
         return Ok(DiskGroup { state: DiskGroupState::Online, ..made });
     }
-    let made = geometry.plan_added(number, group.layout, slots, group.member_bytes);
+    // Chunks of the log end at sectors as long as those of any device here.
+    let kind = (group.layout, geometry.with_room(group.roles, group.layout, group.member_bytes));
+    let made = geometry.plan_added(number, kind, slots, group.member_bytes);
     let made = made.filter(|_| group.member_bytes >= POOL_BYTES_MIN);
     let made = made.ok_or_else(|| AddGroupError::TooSmall {
         device: format!("a device of disk group {number}"),

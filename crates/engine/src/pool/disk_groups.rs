@@ -2,14 +2,16 @@
 
 use std::sync::atomic::Ordering;
 
-use format::disk_group::{DiskGroup, DiskGroupState};
+use format::disk_group::{DiskGroup, DiskGroupState, Roles};
 use format::geometry::Geometry;
 use format::members::Layout;
 use format::slots::Slots;
 use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
 use storage::device::SharedDevice;
-use storage::volume::{AddGroupError, Changing, GrowError, LaneError, NarrowError, NewGroup, Room};
+use storage::volume::{
+    AddGroupError, Changing, GrowError, LaneError, MainError, NarrowError, NewGroup, Room,
+};
 
 use super::Pool;
 use crate::alloc::{CanLeave, Found, Going, PlacementError};
@@ -34,6 +36,20 @@ pub enum DiskGroupError {
     /// See the cause.
     #[error(transparent)]
     Lane(#[from] LaneError),
+    /// See the cause.
+    #[error(transparent)]
+    CannotBeMain(#[from] MainError),
+    /// Try again (`holdfast group metadata`), or remove it.
+    #[error(
+        "{cause}; disk group {number} was added and the metadata is where it was: `holdfast group \
+         metadata POOL {number}` tries again"
+    )]
+    NotMain {
+        /// Its number.
+        number: u8,
+        /// Why.
+        cause: Box<DiskGroupError>,
+    },
     /// Name what is there.
     #[error(transparent)]
     Placement(#[from] PlacementError),
@@ -43,12 +59,16 @@ pub enum DiskGroupError {
         /// Which was named.
         number: u8,
     },
-    /// Copy the files to a new pool.
+    /// Add another first.
     #[error(
-        "disk group 0 has the metadata and stays: to leave its devices copy the files to a new \
-         pool (holdfast send), or put others in their place (holdfast device replace)"
+        "disk group {number} has the metadata, and no other has room for it: add one first \
+         (holdfast group add POOL KIND:DEVICE,...=data,metadata,journal), or put other devices in \
+         the place of its own (holdfast device replace)"
     )]
-    First,
+    Main {
+        /// Which was named.
+        number: u8,
+    },
     /// Add another first.
     #[error(
         "disk group {number} is the last that data may lie in: add another first (holdfast group \
@@ -64,6 +84,17 @@ pub enum DiskGroupError {
          remove files or clones, or add another disk group first"
     )]
     NoRoom {
+        /// Which was named.
+        number: u8,
+        /// How many bytes are missing.
+        missing_bytes: u64,
+    },
+    /// Free so much, or give a larger one.
+    #[error(
+        "disk group {number} has too little room for the metadata: {missing_bytes} bytes are \
+         missing; remove files, or add a larger one"
+    )]
+    NoRoomForMetadata {
         /// Which was named.
         number: u8,
         /// How many bytes are missing.
@@ -112,7 +143,9 @@ pub struct DiskGroupStatus {
     pub state: DiskGroupState,
     /// Slots of its members.
     pub slots: Slots,
-    /// Whether it has metadata and the fixed regions but the journal.
+    /// Whether it is the main one: it has the fixed regions but the journal, and new metadata.
+    pub is_main: bool,
+    /// Whether it may have metadata: the main one, one that was it, and one that can be.
     pub has_metadata: bool,
     /// Whether it has the journal.
     pub has_journal: bool,
@@ -128,6 +161,16 @@ pub struct DiskGroupStatus {
     pub used_bytes: u64,
     /// Whether that is all: what is asked for often is counted a part at a time.
     pub is_counted: bool,
+}
+
+impl DiskGroupStatus {
+    /// Whether it could be the main one.
+    #[must_use]
+    pub fn can_be_main(&self) -> bool {
+        self.has_metadata
+            && self.layout != Layout::RoundRobin
+            && self.state == DiskGroupState::Online
+    }
 }
 
 impl Pool {
@@ -160,18 +203,23 @@ impl Pool {
         let (layout, slots, added) = self.disk_group_table();
         let geometry = self.volume().geometry();
         let of = |group: Option<&DiskGroup>| {
-            let numbers = geometry.groups_of(group.map_or(0, |group| group.number));
+            let number = group.map_or(geometry.main, |group| group.number);
+            let numbers = geometry.groups_of(number);
             let allocation_groups = u32::try_from(numbers.clone().count()).unwrap_or(u32::MAX);
             let space = self.core.store.alloc.space_within(numbers, budget);
             let bytes = |fragments: u64| fragments << geometry.fragment_shift;
             let status = DiskGroupStatus {
-                number: group.map_or(0, |group| group.number),
+                number,
                 layout: group.map_or(layout, |group| group.layout),
                 state: group.map_or(DiskGroupState::Online, |group| group.state),
                 slots: group.map_or_else(|| slots.clone(), |group| group.slots.clone()),
-                has_metadata: group.is_none(),
-                has_journal: group.map_or(0, |group| group.number) == geometry.journal_group,
-                has_data: group.map_or(geometry.first_has_data, |group| !group.has_journal),
+                has_metadata: group.is_none_or(|group| group.has_metadata),
+                is_main: group.is_none(),
+                has_journal: match geometry.journal_group {
+                    Some(journal) => group.is_some_and(|group| group.number == journal),
+                    None => group.is_none(),
+                },
+                has_data: group.map_or(geometry.first_has_data, |group| group.has_data),
                 allocation_groups,
                 member_bytes: group.map_or(geometry.member_bytes(), |group| group.member_bytes),
                 total_bytes: bytes(space.capacity),
@@ -180,7 +228,10 @@ impl Pool {
             };
             (status, space.failure)
         };
-        std::iter::once(None).chain(added.iter().map(Some)).map(of).collect()
+        let mut groups: Vec<_> =
+            std::iter::once(None).chain(added.iter().map(Some)).map(of).collect();
+        groups.sort_by_key(|(group, _)| group.number);
+        groups
     }
 
     /// Returns layout and slots of the first disk group, and the others.
@@ -203,8 +254,10 @@ impl Pool {
     /// See [`DiskGroupError`].
     pub fn remove_disk_group(&self, number: u8) -> Result<(), DiskGroupError> {
         self.check_members_change()?;
-        if number == 0 {
-            return Err(DiskGroupError::First);
+        if number == self.volume().geometry().main {
+            // What takes the metadata over is the one with most room.
+            let other = self.other_for_metadata(number)?.ok_or(DiskGroupError::Main { number })?;
+            self.make_main(other)?;
         }
         let state = || {
             let (.., added) = self.disk_group_table();
@@ -214,7 +267,7 @@ impl Pool {
         if state()? == DiskGroupState::Leaving {
             return Ok(());
         }
-        if self.volume().geometry().journal_group == number {
+        if self.volume().geometry().journal_group == Some(number) {
             return self.take_journal_back(number);
         }
         // What was freed, and what memory holds, counts as it is.
@@ -290,7 +343,7 @@ impl Pool {
             let volume = self.volume();
             let changing = volume.changing();
             // Somebody else may have had it before.
-            if volume.geometry().journal_group != number {
+            if volume.geometry().journal_group != Some(number) {
                 return Err(DiskGroupError::None { number });
             }
             self.stop_if_needed(changing.take_journal_back(active))?;
@@ -310,7 +363,7 @@ impl Pool {
             let volume = self.volume();
             let changing = volume.changing();
             // Where it is apart already it stays, and is kept.
-            let comes = volume.geometry().journal_group == 0;
+            let comes = volume.geometry().journal_group.is_none();
             if comes {
                 journal.keep_log().map_err(AddGroupError::JournalNotMoved)?;
             }
@@ -342,11 +395,26 @@ impl Pool {
     ///
     /// See [`DiskGroupError`].
     pub fn add_disk_group(&self, new: &NewGroup) -> Result<u8, DiskGroupError> {
-        if new.has_journal {
+        if new.roles == Roles::JOURNAL {
             self.check_members_change()?;
             return self.add_journal(new);
         }
-        self.add_with(|changing, superblock, look| changing.add_group(superblock, new, look))
+        let number =
+            self.add_with(|changing, superblock, look| changing.add_group(superblock, new, look))?;
+        if new.roles.metadata {
+            // It stays where it is if this fails, and has room for it.
+            self.make_main(number)
+                .map_err(|error| DiskGroupError::NotMain { number, cause: Box::new(error) })?;
+        }
+        Ok(number)
+    }
+
+    /// Returns the disk group that can have the metadata in place of `number`, with most room free.
+    fn other_for_metadata(&self, number: u8) -> FsResult<Option<u8>> {
+        let can = |group: &DiskGroupStatus| group.number != number && group.can_be_main();
+        let groups = self.disk_groups()?.into_iter().filter(can);
+        let free = |group: &DiskGroupStatus| group.total_bytes.saturating_sub(group.used_bytes);
+        Ok(groups.max_by_key(free).map(|group| group.number))
     }
 
     /// Makes `device` a further member of the round-robin that has the member in slot `beside`; a

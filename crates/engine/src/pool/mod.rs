@@ -14,6 +14,7 @@ mod create;
 mod disk_groups;
 mod filesets;
 mod in_use;
+mod main_group;
 mod members;
 mod moving;
 mod paths;

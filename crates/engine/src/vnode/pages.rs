@@ -385,11 +385,7 @@ impl Core {
         }
         let mut result = PagesMoved::default();
         let mut families: BTreeMap<FilesetId, Vec<Page>> = BTreeMap::new();
-        let root = self.store.geometry().root_place();
         for place in used {
-            if place == root {
-                continue;
-            }
             match self.page_at(place) {
                 Ok(Some(page)) => families.entry(page.owner.fileset).or_default().push(page),
                 // It was freed meanwhile.

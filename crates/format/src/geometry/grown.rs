@@ -6,7 +6,7 @@
 //! (DG1), and to what the group table has room for.
 
 use super::{Geometry, PAGE, SUPERBLOCK_AREA_BYTES};
-use crate::disk_group::{ADDED_GROUPS_OFFSET, DiskGroup, LAST_SEGMENTS_MIN};
+use crate::disk_group::{DiskGroup, LAST_SEGMENTS_MIN};
 
 /// Why a disk group does not use all of its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,8 @@ impl Geometry {
             Some(shape) => self.striped_bytes(wanted, self.groups_offset, shape),
             None => wanted,
         };
-        let (numbers, limit) = self.numbers_until(None, self.group_count);
+        let (end, limit) = self.numbers_until(None, self.main_numbers().end);
+        let numbers = end.saturating_sub(self.main_first);
         let ceiling = self
             .groups_offset
             .saturating_add(u64::from(numbers).saturating_mul(self.group_bytes()));
@@ -62,7 +63,9 @@ impl Geometry {
     pub fn grown_added(&self, group: &DiskGroup, member_bytes: u64) -> (u64, Option<GrowthLimit>) {
         let narrower = usize::from(self.is_reshaped(group.number));
         let stripe = group.layout.stripe(group.slots.len() - narrower);
-        let range = |bytes| self.range_on(group.number, group.first_group, bytes, stripe);
+        let offset = self.offset_in(group);
+        let range =
+            |bytes| self.range_on((group.number, group.first_group), (offset, bytes), stripe);
         let wanted = member_bytes / PAGE * PAGE;
         let (Some(now), Some(whole)) = (range(group.member_bytes), range(wanted)) else {
             return (group.member_bytes, None);
@@ -80,17 +83,20 @@ impl Geometry {
         let used = stripe.map_or(bytes, |shape| {
             shape.rows_of_bytes(bytes, self.segment_bytes()) << shape.unit_shift
         });
-        (used.saturating_add(2 * ADDED_GROUPS_OFFSET).max(group.member_bytes), Some(limit))
+        let ends = offset + 2 * SUPERBLOCK_AREA_BYTES;
+        (used.saturating_add(ends).max(group.member_bytes), Some(limit))
     }
 
     /// Returns up to which number of an allocation group a disk group whose own end at `from` can
     /// have them, and what is there.
     fn numbers_until(&self, own: Option<u8>, from: u32) -> (u32, GrowthLimit) {
         let others = self.added.iter().filter(|range| Some(range.disk_group) != own);
-        let next = others.filter(|range| range.first >= from).min_by_key(|range| range.first);
+        let others = others.map(|range| (range.first, range.disk_group));
+        let main = own.map(|_| (self.main_first, self.main));
+        let next = others.chain(main).filter(|(first, _)| *first >= from).min();
         let end = u32::try_from(self.group_numbers_max()).unwrap_or(u32::MAX);
-        match next.filter(|range| range.first < end) {
-            Some(range) => (range.first, GrowthLimit::Range { disk_group: range.disk_group }),
+        match next.filter(|(first, _)| *first < end) {
+            Some((first, disk_group)) => (first, GrowthLimit::Range { disk_group }),
             None => (end, GrowthLimit::Table),
         }
     }
@@ -133,7 +139,7 @@ mod tests {
     use super::super::tests::options;
     use super::super::{GeometryOptions, POOL_BYTES_MIN};
     use super::*;
-    use crate::disk_group::DiskGroupState;
+    use crate::disk_group::{ADDED_GROUPS_OFFSET, DiskGroupState, Roles};
     use crate::members::Layout;
     use crate::slots::Slots;
     use crate::stripes::StripeShape;
@@ -211,9 +217,13 @@ mod tests {
         let mut added = Vec::new();
         for number in 1..=2 {
             let slots = Slots::from(usize::from(number)..usize::from(number) + 1);
-            let plan = geometry.plan_added(number, Layout::Single, slots, 11 * MIB);
+            let plan = geometry.plan_added(number, (Layout::Single, Roles::DATA), slots, 11 * MIB);
             let plan = DiskGroup { state: DiskGroupState::Online, ..plan.expect("it fits") };
-            let range = geometry.range_on(number, plan.first_group, plan.member_bytes, None);
+            let range = geometry.range_on(
+                (number, plan.first_group),
+                (ADDED_GROUPS_OFFSET, plan.member_bytes),
+                None,
+            );
             geometry.added.push(range.expect("it fits"));
             added.push(plan);
         }
@@ -227,7 +237,11 @@ mod tests {
             let (used, limit) = geometry.grown_added(&added[at], bytes);
             let mut after = geometry.clone();
             let group = &added[at];
-            let range = geometry.range_on(group.number, group.first_group, used, None);
+            let range = geometry.range_on(
+                (group.number, group.first_group),
+                (ADDED_GROUPS_OFFSET, used),
+                None,
+            );
             after.added[at] = range.expect("it fits");
             (after, used, limit)
         };
@@ -247,7 +261,12 @@ mod tests {
     #[test]
     fn a_round_robin_grows_to_whole_groups_alone() {
         let mut geometry = Geometry::plan(&small(10 * MIB)).expect("it fits");
-        let plan = geometry.plan_added(1, Layout::RoundRobin, (1..3).into(), 11 * MIB + MIB / 4);
+        let plan = geometry.plan_added(
+            1,
+            (Layout::RoundRobin, Roles::DATA),
+            (1..3).into(),
+            11 * MIB + MIB / 4,
+        );
         let plan = DiskGroup { state: DiskGroupState::Online, ..plan.expect("it fits") };
         let (used, limit) = geometry.grown_added(&plan, 64 * MIB);
         assert_eq!(limit, Some(GrowthLimit::Lanes));

@@ -11,49 +11,69 @@ use crate::members::{Layout, LayoutDisk, Member, lanes_of, layout_of};
 use crate::reshape::Reshape;
 use crate::slots::Slots;
 
-/// Roles of a disk group that holds everything: the first, unless data is elsewhere.
-const ROLES_ALL: u8 = 7;
-/// Roles of the first where data is elsewhere: metadata and the journal.
-const ROLES_WITHOUT_DATA: u8 = 6;
-/// Roles of one that was added: data, or the journal, which the first does not have then.
+/// Roles of a disk group, added up.
 pub(super) const ROLES_DATA: u8 = 1;
+const ROLES_METADATA: u8 = 2;
 const ROLES_JOURNAL: u8 = 4;
+/// Roles of the main disk group where data and the journal are elsewhere: at least these.
+const ROLES_OF_MAIN: u8 = ROLES_METADATA;
 
 /// Returns what a pool has that the format describes and this software does not do: roles, and
 /// commits without a log. What of members it does not do `members.rs` says.
 pub(super) fn not_implemented(disk: &SuperblockDisk) -> Option<&'static str> {
-    let [disk_group, added @ ..] = &disk.disk_groups;
-    let has_known_roles =
-        |group: &DiskGroupDisk| matches!(group.roles, 0 | ROLES_DATA | ROLES_JOURNAL);
-    let of_first = disk_group.roles | ROLES_JOURNAL;
+    let main = main_of(disk);
+    let known = ROLES_DATA | ROLES_METADATA | ROLES_JOURNAL;
+    let has_known_roles = |(number, group): (usize, &DiskGroupDisk)| {
+        let roles = group.roles;
+        let is_main = number == usize::from(main);
+        roles & !known == 0 && (is_main || roles & ROLES_JOURNAL == 0 || roles == ROLES_JOURNAL)
+    };
+    let of_main = disk.disk_groups.get(usize::from(main)).map_or(0, |group| group.roles);
     let checks = [
-        (matches!(of_first, ROLES_ALL | ROLES_WITHOUT_DATA), "a first disk group without metadata"),
+        (of_main & ROLES_OF_MAIN == ROLES_OF_MAIN, "a main disk group without metadata"),
         (
-            added.iter().all(has_known_roles),
-            "further disk groups for more than data, or than the journal",
+            disk.disk_groups.iter().enumerate().all(has_known_roles),
+            "the journal beside data or metadata that is not where the fixed regions are",
         ),
         (disk.consistency == 0, "another way to commit than by a journal"),
     ];
     checks.iter().find(|(holds, _)| !holds).map(|&(_, what)| what)
 }
 
-/// Returns the roles of the first disk group.
-pub(super) fn roles_of_first(geometry: &Geometry) -> u8 {
-    let all = if geometry.first_has_data { ROLES_ALL } else { ROLES_WITHOUT_DATA };
-    if geometry.journal_group == 0 { all } else { all & !ROLES_JOURNAL }
+/// Returns the number of the main disk group.
+pub(super) fn main_of(disk: &SuperblockDisk) -> u8 {
+    disk.disk_groups[0].main
 }
 
-/// Returns the roles of a disk group that was added.
+fn added_up(roles: [(bool, u8); 3]) -> u8 {
+    roles.into_iter().filter(|(has, _)| *has).map(|(_, role)| role).sum()
+}
+
+/// Returns the roles of the main disk group.
+pub(super) fn roles_of_main(geometry: &Geometry) -> u8 {
+    let has_journal = geometry.journal_group.is_none();
+    added_up([
+        (geometry.first_has_data, ROLES_DATA),
+        (true, ROLES_METADATA),
+        (has_journal, ROLES_JOURNAL),
+    ])
+}
+
+/// Returns the roles of another.
 pub(super) fn roles_of(group: &DiskGroup) -> u8 {
-    if group.has_journal { ROLES_JOURNAL } else { ROLES_DATA }
+    added_up([
+        (group.has_data, ROLES_DATA),
+        (group.has_metadata, ROLES_METADATA),
+        (group.has_journal, ROLES_JOURNAL),
+    ])
 }
 
-/// Returns the disk groups that were added.
+/// Returns the disk groups beside the main one.
 pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, SuperblockError> {
     let bad = SuperblockError::BadField { field: "disk_groups" };
     let mut added = Vec::new();
-    for (number, found) in (0..).zip(&disk.disk_groups).skip(1) {
-        if found.roles == 0 {
+    for (number, found) in (0..).zip(&disk.disk_groups) {
+        if found.roles == 0 || number == main_of(disk) {
             continue;
         }
         let layout = disk.layouts.get(usize::from(found.layout)).filter(|_| found.layout == number);
@@ -62,12 +82,14 @@ pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, Superblo
         let lanes = lanes_of(own, (layout, slots.len()))?;
         let state = DiskGroupState::of_number(found.state).ok_or_else(|| bad.clone())?;
         let (first_group, member_bytes) = (found.first_group.get(), found.member_bytes.get());
-        let has_journal = found.roles == ROLES_JOURNAL;
+        let has = |role: u8| found.roles & role != 0;
         added.push(DiskGroup {
             number,
             layout,
             state,
-            has_journal,
+            has_journal: has(ROLES_JOURNAL),
+            has_data: has(ROLES_DATA),
+            has_metadata: has(ROLES_METADATA),
             slots,
             first_group,
             member_bytes,
@@ -77,9 +99,11 @@ pub(super) fn added_of(disk: &SuperblockDisk) -> Result<Vec<DiskGroup>, Superblo
     Ok(added)
 }
 
-/// Returns the layout of the first disk group, which has metadata, and the slots of its members.
-pub(super) fn first_layout_of(disk: &LayoutDisk) -> Result<(Layout, Slots), SuperblockError> {
-    let (layout, slots) = layout_of(disk)?;
+/// Returns the layout of the main disk group, and the slots of its members.
+pub(super) fn main_layout_of(disk: &SuperblockDisk) -> Result<(Layout, Slots), SuperblockError> {
+    let layout: Option<&LayoutDisk> = disk.layouts.get(usize::from(main_of(disk)));
+    let (layout, slots) =
+        layout_of(layout.ok_or(SuperblockError::BadField { field: "disk_groups" })?)?;
     if layout == Layout::RoundRobin {
         return Err(SuperblockError::NotImplemented { what: "metadata on a round-robin" });
     }
@@ -123,18 +147,18 @@ pub(super) fn ranges_of(
     Ok(ranges)
 }
 
-/// Returns the number of the disk group that has the journal (DG4).
+/// Returns the number of the disk group that has the journal and nothing else (DG4).
 pub(super) fn journal_group_of(
     geometry: &Geometry,
     added: &[DiskGroup],
-) -> Result<u8, SuperblockError> {
+) -> Result<Option<u8>, SuperblockError> {
     let mut own = added.iter().filter(|group| group.has_journal);
-    let Some(group) = own.next() else { return Ok(0) };
+    let Some(group) = own.next() else { return Ok(None) };
     let is_large_enough = group.member_bytes >= geometry.journal_member_bytes();
     if own.next().is_some() || !may_have_journal(group.layout) || !is_large_enough {
         return Err(SuperblockError::BadField { field: "disk_groups" });
     }
-    Ok(if group.state == DiskGroupState::Online { group.number } else { 0 })
+    Ok((group.state == DiskGroupState::Online).then_some(group.number))
 }
 
 /// What a number that rises in a label must be below its largest value, so that no opening of the
@@ -170,20 +194,74 @@ impl Superblock {
         Ok(())
     }
 
+    /// Makes the disk group `number`, which has room for the fixed regions, the main one, without
+    /// another byte of any allocation group changing its place. The one that was goes on with what
+    /// it holds.
+    ///
+    /// # Errors
+    ///
+    /// [`SuperblockError`]: it cannot be so.
+    pub fn make_main(&mut self, number: u8) -> Result<(), SuperblockError> {
+        let bad = || SuperblockError::BadField { field: "disk_groups" };
+        let mut made = self.clone();
+        let now = &self.geometry;
+        let at = made.added.iter().position(|group| group.number == number);
+        let coming = made.added.remove(at.ok_or_else(bad)?);
+        let can = coming.has_metadata
+            && coming.layout != Layout::RoundRobin
+            && coming.state == DiskGroupState::Online;
+        if !can || now.reshape.is_some() || now.last_groups.is_some() {
+            return Err(bad());
+        }
+        let ranges = now.ranges_of(&coming, coming.slots.len()).ok_or_else(bad)?;
+        let [range] = ranges.as_slice() else { return Err(bad()) };
+        made.added.push(DiskGroup {
+            number: now.main,
+            layout: self.layout,
+            state: DiskGroupState::Online,
+            has_journal: false,
+            has_data: now.first_has_data,
+            has_metadata: true,
+            slots: self.slots.clone(),
+            first_group: now.main_first,
+            member_bytes: now.member_bytes(),
+            lanes: Lanes::of_new(self.layout, self.slots.len()),
+        });
+        made.added.sort_by_key(|group| group.number);
+        let geometry = &mut made.geometry;
+        (geometry.main, geometry.main_first) = (number, range.first);
+        geometry.group_count = range.count;
+        geometry.first_stripe = range.stripe;
+        geometry.first_has_data = coming.has_data;
+        geometry.device_bytes = range.stripe.map_or(coming.member_bytes, |shape| {
+            now.striped_bytes(coming.member_bytes, now.groups_offset, shape)
+        });
+        (made.layout, made.slots) = (coming.layout, coming.slots);
+        made.place_added()?;
+        let is_same = |group: u32| {
+            made.geometry.fragments_of(group) == now.fragments_of(group)
+                && (!now.has_group(group) || made.geometry.stripe_of(group) == now.stripe_of(group))
+        };
+        let end = now.group_numbers().max(made.geometry.group_numbers());
+        if !(0..end).all(is_same) {
+            return Err(bad());
+        }
+        *self = made;
+        Ok(())
+    }
+
     /// Takes the disk group `number` out, with its members.
     ///
     /// # Panics
     ///
-    /// If it is the first: a bug in the caller.
+    /// If it is the main one: a bug in the caller.
     pub fn take_out(&mut self, number: u8) {
-        assert_ne!(number, 0, "the first disk group stays");
+        assert_ne!(number, self.geometry.main, "the main disk group stays");
         let out = self.added.extract_if(.., |group| group.number == number);
         let out: Vec<usize> = out.flat_map(|group| group.slots).collect();
         out.into_iter().for_each(|slot| self.free_slot(slot));
         self.geometry.added.retain(|range| range.disk_group != number);
-        if self.geometry.journal_group == number {
-            self.geometry.journal_group = 0;
-        }
+        self.geometry.journal_group.take_if(|journal| *journal == number);
         // What was to be moved is elsewhere, or nowhere.
         self.geometry.reshape.take_if(|reshape| reshape.disk_group == number);
         self.geometry.last_groups.take_if(|last| last.disk_group == number);
@@ -204,7 +282,8 @@ impl Superblock {
     #[must_use]
     pub fn group_of_slot(&self, slot: usize) -> Option<(u8, Layout, &Slots)> {
         let added = self.added.iter().map(|group| (group.number, group.layout, &group.slots));
-        let mut all = std::iter::once((0, self.layout, &self.slots)).chain(added);
+        let main = (self.geometry.main, self.layout, &self.slots);
+        let mut all = std::iter::once(main).chain(added);
         all.find(|(.., slots)| slots.contains(slot))
     }
 
@@ -212,8 +291,8 @@ impl Superblock {
     pub(super) fn relayout(&mut self, number: u8, layout: Layout, change: impl FnOnce(&mut Slots)) {
         let own = self.added.iter_mut().find(|group| group.number == number);
         let (own_layout, slots) = match own {
-            Some(group) if number != 0 => (&mut group.layout, &mut group.slots),
-            Some(_) | None => (&mut self.layout, &mut self.slots),
+            Some(group) => (&mut group.layout, &mut group.slots),
+            None => (&mut self.layout, &mut self.slots),
         };
         *own_layout = layout;
         change(slots);
@@ -250,8 +329,11 @@ impl Superblock {
     /// can be.
     #[must_use]
     pub fn free_group_number(&self) -> Option<u8> {
-        let taken = |number: &u8| self.added.iter().any(|group| group.number == *number);
-        (1..u8::try_from(DISK_GROUPS_MAX).unwrap_or(1)).find(|number| !taken(number))
+        let taken = |number: &u8| {
+            let main = self.geometry.main;
+            *number == main || self.added.iter().any(|group| group.number == *number)
+        };
+        (0..u8::try_from(DISK_GROUPS_MAX).unwrap_or(1)).find(|number| !taken(number))
     }
 
     /// Makes the member in `slot` of a round-robin a disk group of its own, `number`, which leaves,
@@ -265,7 +347,8 @@ impl Superblock {
         let of = self.added.iter_mut().find(|group| group.slots.contains(slot));
         let of =
             of.filter(|group| group.layout == Layout::RoundRobin).ok_or_else(|| bad.clone())?;
-        let count = self.geometry.range_on(of.number, of.first_group, of.member_bytes, None);
+        let on = (self.geometry.offset_in(of), of.member_bytes);
+        let count = self.geometry.range_on((of.number, of.first_group), on, None);
         let count = count.ok_or_else(|| bad.clone())?.count;
         let base = of.first_group;
         let first_of = |lane: Option<u8>| Geometry::first_of_lane(base, lane?, count);
@@ -281,6 +364,8 @@ impl Superblock {
         }
         let group = DiskGroup {
             has_journal: false,
+            has_data: of.has_data,
+            has_metadata: of.has_metadata,
             number,
             layout: Layout::Single,
             state: DiskGroupState::Leaving,

@@ -2,7 +2,7 @@
 //! and ends.
 
 use super::{Superblock, SuperblockDisk, SuperblockError};
-use crate::disk_group::{ADDED_GROUPS_OFFSET, DiskGroup};
+use crate::disk_group::DiskGroup;
 use crate::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
 use crate::members::{Layout, Member};
 use crate::reshape::{LastGroups, Lay, Reshape, ReshapeDisk, Towards};
@@ -57,7 +57,7 @@ pub(super) fn verify_reshape(
     let group = added.iter().find(|group| group.number == disk_group);
     let (layout, slots) = match group {
         Some(group) => (group.layout, &group.slots),
-        None if disk_group == 0 => (layout, slots),
+        None if disk_group == geometry.main => (layout, slots),
         None => return Err("reshape"),
     };
     let can_lack = |member: u8| {
@@ -114,7 +114,7 @@ impl Geometry {
     pub fn staying_without_one(&self, disk_group: u8, member_bytes: u64) -> Option<u32> {
         let range = self.added.iter().find(|range| range.disk_group == disk_group);
         let (shape, ends) = match range {
-            Some(range) => (range.stripe?, 2 * ADDED_GROUPS_OFFSET),
+            Some(range) => (range.stripe?, range.offset + 2 * SUPERBLOCK_AREA_BYTES),
             None => (self.first_stripe?, self.groups_offset + 2 * SUPERBLOCK_AREA_BYTES),
         };
         let narrow = shape.narrower();
@@ -134,8 +134,8 @@ impl Geometry {
     pub fn lay_of(&self, disk_group: u8) -> Option<Lay> {
         let range = self.added.iter().find(|range| range.disk_group == disk_group);
         let narrow = match range {
-            Some(range) => self.added_stripes(range.stripe?),
-            None if disk_group == 0 => self.stripes()?,
+            Some(range) => self.added_stripes(range.stripe?, range.offset),
+            None if disk_group == self.main => self.stripes()?,
             None => return None,
         };
         let reshape = self.reshape.filter(|reshape| reshape.disk_group == disk_group);
@@ -151,10 +151,10 @@ impl Geometry {
             .map(|group| self.segments_of(group))
             .map(u64::from)
             .sum();
-        if disk_group > 0 {
+        if disk_group != self.main {
             return added;
         }
-        (0..self.group_count).map(|group| u64::from(self.segments_of(group))).sum()
+        self.main_numbers().map(|group| u64::from(self.segments_of(group))).sum()
     }
 }
 
@@ -207,7 +207,8 @@ impl Superblock {
     fn use_rows(&mut self, number: u8, shape: StripeShape, (rows, bytes): (u64, u64)) {
         match self.added.iter_mut().find(|group| group.number == number) {
             Some(group) => {
-                group.member_bytes = 2 * ADDED_GROUPS_OFFSET + (rows << shape.unit_shift);
+                let ends = self.geometry.offset_in(group) + 2 * SUPERBLOCK_AREA_BYTES;
+                group.member_bytes = ends + (rows << shape.unit_shift);
             }
             None => self.geometry.reshape_first(shape, bytes),
         }
@@ -236,8 +237,8 @@ impl Superblock {
         let moved = staying.map(|group| u64::from(self.geometry.segments_of(group))).sum();
         let shape = lay.wide.shape.narrower();
         let bytes = moved * segment_bytes;
-        if number == 0 {
-            self.geometry.group_count = last.first;
+        if number == self.geometry.main {
+            self.geometry.group_count = last.first - self.geometry.main_first;
         }
         let (member, kept, towards) = (last.member, None, Towards::Narrow);
         let reshape = Reshape { disk_group: number, member, moved, kept, towards };
@@ -261,7 +262,7 @@ impl Superblock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk_group::DiskGroupState;
+    use crate::disk_group::{DiskGroupState, Roles};
     use crate::geometry::{Beside, GeometryOptions};
     use crate::superblock::tests::sample;
 
@@ -286,7 +287,7 @@ mod tests {
             (1..=2 * width).map(|id| Member::new([id; 16], MEMBER_BYTES)).collect();
         superblock.slots = (0..count).collect();
         let slots: Slots = (count..2 * count).collect();
-        let plan = superblock.geometry.plan_added(1, layout, slots, MEMBER_BYTES);
+        let plan = superblock.geometry.plan_added(1, (layout, Roles::DATA), slots, MEMBER_BYTES);
         let state = DiskGroupState::Online;
         superblock.added = vec![DiskGroup { state, ..plan.expect("there is room") }];
         superblock.place_added().expect("as it was planned");

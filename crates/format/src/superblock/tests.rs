@@ -1,4 +1,5 @@
 use super::*;
+use crate::disk_group::Roles;
 use crate::geometry::GeometryOptions;
 use crate::members::MemberState;
 use crate::missed::Parts;
@@ -155,7 +156,8 @@ fn with_added() -> Superblock {
     superblock.members.extend((3..6).map(|id| Member::new([id; 16], 1 << 30)));
     let plans = [(1, Layout::Mirror, 1..3), (2, Layout::Single, 3..4)];
     for (number, layout, slots) in plans {
-        let plan = superblock.geometry.plan_added(number, layout, slots.into(), 1 << 30);
+        let plan =
+            superblock.geometry.plan_added(number, (layout, Roles::DATA), slots.into(), 1 << 30);
         let plan = plan.expect("there is room");
         superblock.added.push(DiskGroup { state: DiskGroupState::Online, ..plan });
         superblock.place_added().expect("as it was planned");
@@ -184,12 +186,61 @@ fn disk_groups_come_back_as_they_were_written() {
     assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
 }
 
+/// Goal: whichever disk group is the main one, in whatever layout, all allocation groups have the
+/// places that they had, and the label comes back; the one that was can go, or be it again.
+#[test]
+fn another_disk_group_becomes_the_main_one() {
+    let roles = Roles { data: true, metadata: true, journal: false };
+    for (layout, members) in [
+        (Layout::Single, 1),
+        (Layout::Mirror, 2),
+        (Layout::Stripe { unit_shift: 16 }, 2),
+        (Layout::Raid5 { unit_shift: 16 }, 3),
+    ] {
+        let mut superblock = with_added();
+        superblock.members.extend((6..6 + members).map(|id| Member::new([id; 16], 1 << 30)));
+        let slots = (4..4 + usize::from(members)).into();
+        let geometry = &superblock.geometry;
+        let plan = geometry.plan_added(3, (layout, roles), slots, 1 << 30);
+        let plan = plan.expect("there is room");
+        superblock.added.push(DiskGroup { state: DiskGroupState::Online, ..plan });
+        superblock.place_added().expect("as it was planned");
+        let before = superblock.clone();
+        assert!(superblock.make_main(1).is_err(), "it has no room for the fixed regions");
+        superblock.make_main(3).expect("it has room");
+        let (now, then) = (&superblock.geometry, &before.geometry);
+        assert_eq!((now.main, now.disk_group_of(0)), (3, Some(0)), "{layout:?}");
+        assert_eq!(now.root_place().group(), now.main_first);
+        assert_eq!(now.verify(), Ok(()));
+        assert!(now.groups().eq(then.groups()));
+        for group in now.groups() {
+            assert_eq!(now.fragments_of(group), then.fragments_of(group), "{group}");
+            assert_eq!(now.stripe_of(group), then.stripe_of(group), "{group}");
+            assert_eq!(now.disk_group_of(group), then.disk_group_of(group), "{group}");
+            assert_eq!(now.has_root_page(group), then.has_root_page(group), "{group}");
+        }
+        assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
+        let mut back = superblock.clone();
+        back.make_main(0).expect("it has room still");
+        assert_eq!(back, before);
+        superblock.take_out(0);
+        assert_eq!(superblock.geometry.disk_group_of(0), None);
+        assert_eq!(superblock.free_group_number(), Some(0));
+        assert_eq!(Superblock::decode(&superblock.encode(0), 0).as_ref(), Ok(&superblock));
+        let bytes = all_bytes(&superblock);
+        let plan =
+            superblock.geometry.plan_added(0, (Layout::Single, Roles::DATA), (0..1).into(), bytes);
+        assert_eq!(plan.expect("there is room").first_group, 0, "what it left is given out again");
+    }
+}
+
 /// Returns a pool with a round-robin of three, and a disk group behind it.
 fn with_round_robin() -> Superblock {
     let mut superblock = sample();
     superblock.members.extend((3..7).map(|id| Member::new([id; 16], 1 << 30)));
     for (number, layout, slots) in [(1, Layout::RoundRobin, 1..4), (2, Layout::Single, 4..5)] {
-        let plan = superblock.geometry.plan_added(number, layout, slots.into(), 1 << 30);
+        let plan =
+            superblock.geometry.plan_added(number, (layout, Roles::DATA), slots.into(), 1 << 30);
         let plan = plan.expect("there is room");
         superblock.added.push(DiskGroup { state: DiskGroupState::Online, ..plan });
         superblock.place_added().expect("as it was planned");
@@ -230,7 +281,7 @@ fn devices_of_a_round_robin_go_and_come() {
     let (lane, free) = superblock.geometry.free_lane(&one).expect("there is room");
     assert_eq!((lane, free.numbers()), (1, all[1].numbers()));
     let slots = || (2..3).into();
-    let plan = superblock.geometry.plan_added(3, Layout::Single, slots(), 9 << 20);
+    let plan = superblock.geometry.plan_added(3, (Layout::Single, Roles::DATA), slots(), 9 << 20);
     let small = DiskGroup { state: DiskGroupState::Online, ..plan.expect("it fits") };
     superblock.members[2] = Member::new([8; 16], 1 << 30);
     superblock.added.push(small);
@@ -244,10 +295,15 @@ fn devices_of_a_round_robin_go_and_come() {
     let group_bytes = u64::from(grown.group_fragments) << grown.fragment_shift;
     grown.device_bytes = grown.groups_offset + u64::from(all[1].first + 1) * group_bytes;
     let (_, free) = grown.free_lane(&one).expect("there is room");
-    assert!(free.first >= grown.first_added() && free.first > all[1].first, "{free:?}");
+    assert!(free.first >= grown.taken_by_main().end && free.first > all[1].first, "{free:?}");
     // Back in the middle, as a device that comes.
     superblock.members[2] = Member::new([9; 16], 1 << 30);
-    let plan = superblock.geometry.plan_added(3, Layout::Single, slots(), all_bytes(&superblock));
+    let plan = superblock.geometry.plan_added(
+        3,
+        (Layout::Single, Roles::DATA),
+        slots(),
+        all_bytes(&superblock),
+    );
     superblock.added.push(DiskGroup { first_group: all[1].first, ..plan.expect("it fits") });
     same(&superblock);
     superblock.join_as_lane(3, 1, 1).expect("the range is free");
@@ -293,7 +349,12 @@ fn ranges_that_cannot_be_are_refused() {
 fn a_round_robin_has_a_range_for_each_of_its_devices() {
     let mut superblock = sample();
     superblock.members.extend((3..6).map(|id| Member::new([id; 16], 1 << 30)));
-    let plan = superblock.geometry.plan_added(1, Layout::RoundRobin, (1..4).into(), 1 << 30);
+    let plan = superblock.geometry.plan_added(
+        1,
+        (Layout::RoundRobin, Roles::DATA),
+        (1..4).into(),
+        1 << 30,
+    );
     let plan = plan.expect("there is room");
     superblock.added.push(DiskGroup { state: DiskGroupState::Online, ..plan });
     superblock.place_added().expect("as it was planned");
@@ -329,7 +390,7 @@ fn disk_groups_that_cannot_be_are_refused() {
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         assert!(Superblock::decode(&bytes, 0).is_err(), "{what}");
     };
-    refused(&|disk| disk.disk_groups[1].roles = 3, "metadata");
+    refused(&|disk| disk.disk_groups[1].roles = 5, "the journal beside data");
     refused(&|disk| disk.disk_groups[1].state = 4, "a state");
     refused(&|disk| disk.disk_groups[1].layout = 2, "the layout of another");
     refused(&|disk| disk.disk_groups[1].first_group = U32::new(0), "the range of the first");

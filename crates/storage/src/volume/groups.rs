@@ -1,12 +1,12 @@
 //! Several disk groups as one space: a device made of layouts, each of which has a part of the
 //! pool.
 //!
-//! The first part has the fixed regions and the allocation groups of the first disk group; each
-//! other the allocation groups of one that was added, which lie on its members from
-//! [`ADDED_GROUPS_OFFSET`] on. Where a disk group is for the journal, that is cut out of the first
-//! part: it lies at the same bytes on the members of the other. `format::disk_group` says which
-//! byte of the pool belongs to whom. The end of the space, where the last copies of the superblock
-//! lie, is that of the first part.
+//! The first part has the fixed regions: it is of the main disk group, as is that with its
+//! allocation groups, wherever these lie. Each other has the allocation groups of another disk
+//! group, which lie on its members from `GroupRange::offset` on. Where a
+//! disk group is for the journal, that is cut out of the first part: it lies at the same bytes on
+//! the members of the other. `format::disk_group` says which byte of the pool belongs to whom. The
+//! end of the space, where the last copies of the superblock lie, is that of the main disk group.
 //!
 //! # Invariants
 //!
@@ -22,7 +22,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use format::disk_group::ADDED_GROUPS_OFFSET;
 use format::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
 use runtime::planted::{self, Planted};
 
@@ -98,10 +97,13 @@ impl Groups {
         let mut info = first.composite.info().clone();
         // A pool with nothing added is as long as its first disk group says.
         let space_end = geometry.space_end();
-        let has_more = space_end > geometry.device_bytes;
+        let has_more = space_end > geometry.device_bytes || geometry.main_first > 0;
         info.size_bytes = if has_more { space_end + label_bytes } else { info.size_bytes };
-        let whole = Placed { part: first, bytes: 0..end, offset: 0, is_rest: false };
-        let has_journal = |part: &&Part| part.disk_group == geometry.journal_group;
+        let is_in_front = geometry.main_first == 0;
+        let fixed_end = if is_in_front { end } else { geometry.groups_offset };
+        let main = first.clone();
+        let whole = Placed { part: first, bytes: 0..fixed_end, offset: 0, is_rest: false };
+        let has_journal = |part: &&Part| Some(part.disk_group) == geometry.journal_group;
         let mut parts = match added.iter().find(has_journal) {
             Some(part) => {
                 let (journal, more) = (geometry.journal_range(), part.composite.info());
@@ -109,7 +111,7 @@ impl Groups {
                 info.is_read_only |= more.is_read_only;
                 info.has_write_through &= more.has_write_through;
                 info.sector_bytes = info.sector_bytes.max(more.sector_bytes);
-                let (before, behind) = (0..journal.start, journal.end..end);
+                let (before, behind) = (0..journal.start, journal.end..fixed_end);
                 let (part, offset) = (part.clone(), journal.start);
                 vec![
                     Placed { bytes: before, ..whole.clone() },
@@ -119,6 +121,10 @@ impl Groups {
             }
             None => vec![whole],
         };
+        if !is_in_front {
+            let (bytes, offset) = (geometry.main_bytes(), geometry.groups_offset);
+            parts.push(Placed { part: main, bytes, offset, is_rest: true });
+        }
         for range in &geometry.added {
             let is_it =
                 |part: &&Part| part.disk_group == range.disk_group && part.lane == range.lane;
@@ -128,7 +134,7 @@ impl Groups {
             let more = part.composite.info();
             info.name = format!("{}, {}", info.name, more.name);
             info.is_read_only |= more.is_read_only;
-            let (part, offset) = (part.clone(), ADDED_GROUPS_OFFSET);
+            let (part, offset) = (part.clone(), range.offset);
             parts.push(Placed { part, bytes, offset, is_rest: false });
         }
         parts.sort_by_key(|placed| placed.bytes.start);

@@ -30,7 +30,7 @@
 
 use std::sync::Arc;
 
-use format::disk_group::{ADDED_GROUPS_OFFSET, DiskGroup, DiskGroupState};
+use format::disk_group::{DiskGroup, DiskGroupState, Roles};
 use format::geometry::{Geometry, POOL_BYTES_MIN};
 use format::members::{LAYOUT_SLOTS_MAX, Layout, MEMBERS_MAX, Member, MemberState};
 use format::page::PAGE_BYTES;
@@ -69,8 +69,9 @@ pub struct NewGroup {
     pub layout: Layout,
     /// Its devices, with the identity that each gets.
     pub devices: Vec<(SharedDevice, [u8; 16])>,
-    /// Whether it is for the journal, and not for data.
-    pub has_journal: bool,
+    /// What may lie there: the journal alone, or anything. With metadata it has room for the fixed
+    /// regions.
+    pub roles: Roles,
 }
 
 /// Why a disk group cannot be added.
@@ -129,6 +130,9 @@ pub enum AddGroupError {
         /// What it was to lie on.
         kind: &'static str,
     },
+    /// Make it something else.
+    #[error("metadata cannot lie on a round-robin, where nothing is twice: give it a mirror")]
+    MetadataOnRoundRobin,
     /// Give another device.
     #[error(
         "{device}: its sectors have {found_bytes} bytes, and the log of this pool is written in \
@@ -145,6 +149,9 @@ pub enum AddGroupError {
     /// Nothing was changed.
     #[error("{0}; the journal is where it was")]
     JournalNotMoved(DeviceError),
+    /// Nothing was changed.
+    #[error("{0}; the metadata is where it was")]
+    MainNotMoved(DeviceError),
     /// Give a larger device.
     #[error(
         "{device}: {found_bytes} bytes, and a device for the journal of this pool has \
@@ -301,11 +308,12 @@ impl Addition<'_> {
         let Addition { plan, new_parts: parts, .. } = self;
         let geometry = &self.coming.geometry;
         let stripe = plan.layout.stripe(plan.slots.len());
-        let range = geometry.range_on(plan.number, plan.first_group, plan.member_bytes, stripe);
+        let on = (geometry.offset_in(plan), plan.member_bytes);
+        let range = geometry.range_on((plan.number, plan.first_group), on, stripe);
         let range = range.filter(|_| !plan.has_journal);
         let group_bytes = u64::from(geometry.group_fragments) << geometry.fragment_shift;
         let count = range.map_or(0, |range| range.count);
-        let offsets = (0..u64::from(count)).map(|group| ADDED_GROUPS_OFFSET + group * group_bytes);
+        let offsets = (0..u64::from(count)).map(|group| on.0 + group * group_bytes);
         let mut places = parts.iter().flat_map(|part| offsets.clone().map(move |at| (part, at)));
         let wipe = |(part, offset): (&Part, u64)| {
             let data = vec![SharedBytes::from(AlignedBuffer::zeroed(PAGE_BYTES))];
@@ -407,18 +415,21 @@ impl Volume {
             let (device, bytes) = (info.name.clone(), info.sector_bytes);
             return Err(AddGroupError::Sectors { device, bytes });
         }
-        let taken = |number: u8| superblock.added.iter().any(|group| group.number == number);
-        let numbers = 1..u8::try_from(DISK_GROUPS_MAX).unwrap_or(1);
-        let number = numbers.into_iter().find(|number| !taken(*number));
-        let number = number.ok_or(AddGroupError::TooMany)?;
+        let number = superblock.free_group_number().ok_or(AddGroupError::TooMany)?;
         let slots = free_slots(&superblock.members, width);
         if slots.end().max(superblock.members.len()) + superblock.spares.len() > MEMBERS_MAX {
             return Err(AddGroupError::TooManyMembers);
         }
         let smallest = infos().min_by_key(|info| info.size_bytes);
         let smallest = smallest.ok_or(AddGroupError::TooManyMembers)?;
-        if new.has_journal {
+        if new.roles.metadata && new.layout == Layout::RoundRobin {
+            return Err(AddGroupError::MetadataOnRoundRobin);
+        }
+        // What can be the main one can have the log.
+        if new.roles.metadata || new.roles.journal {
             check_sectors(superblock, infos().cloned())?;
+        }
+        if new.roles == Roles::JOURNAL {
             return plan_journal(superblock, new.layout, (number, slots), smallest);
         }
         let group_bytes = u64::from(geometry.group_fragments) << geometry.fragment_shift;
@@ -427,17 +438,24 @@ impl Volume {
             found_bytes: smallest.size_bytes,
             group_bytes,
         };
-        let fits = geometry.range_on(number, 0, smallest.size_bytes, stripe).is_some();
+        let has_sectors = check_sectors(superblock, infos().cloned()).is_ok();
+        let roles = match has_sectors {
+            true => geometry.with_room(new.roles, new.layout, smallest.size_bytes),
+            false => new.roles,
+        };
+        let on = (geometry.offset_for(roles), smallest.size_bytes);
+        let fits = geometry.range_on((number, 0), on, stripe).is_some();
         if !fits || smallest.size_bytes < POOL_BYTES_MIN {
             return Err(too_small());
         }
-        let plan = geometry.plan_added(number, new.layout, slots, smallest.size_bytes);
+        let kind = (new.layout, roles);
+        let plan = geometry.plan_added(number, kind, slots, smallest.size_bytes);
         plan.ok_or(AddGroupError::TableFull)
     }
 
     /// Returns the disk groups as parts of a space; the table of `superblock` becomes what the
     /// labels say.
-    fn parts_now(&self, superblock: &mut Superblock) -> Vec<Part> {
+    pub(super) fn parts_now(&self, superblock: &mut Superblock) -> Vec<Part> {
         let parts = self.parts_of(superblock);
         let label = parts.first().and_then(|first| first.composite.members().label());
         if let Some(label) = label {
@@ -536,7 +554,8 @@ impl Volume {
         disk_group: u8,
     ) -> Result<(), AddGroupError> {
         let Some(set) = self.members() else { return Ok(()) };
-        let of = |part: &&Part| part.disk_group == disk_group && disk_group != 0;
+        let main = self.geometry().main;
+        let of = |part: &&Part| part.disk_group == disk_group && disk_group != main;
         let leaving: Vec<Part> = self.now().parts.iter().filter(of).cloned().collect();
         if leaving.is_empty() {
             return Ok(());
@@ -588,15 +607,19 @@ impl Volume {
             }
             layout_over(superblock, None, set).ok()
         });
-        let part = |composite| Part { disk_group: 0, lane: None, composite };
+        let part = |composite| Part { disk_group: superblock.geometry.main, lane: None, composite };
         composite.into_iter().map(part).collect()
     }
 
-    /// What is still asked of the one device that the pool lay on goes to `first` from now on.
-    fn hand_over(&self, first: &Part) {
+    /// What is still asked of the one device that the pool lay on goes from now on to the one of
+    /// `parts` that has it, which has allocation group 0.
+    fn hand_over(&self, parts: &[Part], geometry: &Geometry) {
         if let Some(lone) = self.editions.lone.get() {
-            let layout: SharedDevice = Arc::<dyn Composite>::clone(&first.composite);
-            lone.hand_over(layout);
+            let number = geometry.disk_group_of(0);
+            let own = parts.iter().find(|part| Some(part.disk_group) == number);
+            let layout =
+                |part: &Part| -> SharedDevice { Arc::<dyn Composite>::clone(&part.composite) };
+            lone.hand_over(own.map(layout));
         }
     }
 
@@ -608,7 +631,7 @@ impl Volume {
         let number = self.next_edition(changes_to_come(superblock))?;
         let parts = self.parts_of(superblock);
         let Some(first) = parts.first().cloned() else { return Ok(()) };
-        self.hand_over(&first);
+        self.hand_over(&parts, self.geometry());
         let (composite, geometry) = (Some(Arc::clone(&first.composite)), self.geometry().clone());
         let device: SharedDevice = first.composite;
         self.set_edition(number, Edition { device, composite, below: None, parts, geometry });
@@ -619,7 +642,7 @@ impl Volume {
     pub(super) fn set_parts(&self, number: usize, parts: Vec<Part>, superblock: &Superblock) {
         let geometry = superblock.geometry.clone();
         let Some((first, added)) = parts.split_first() else { return };
-        self.hand_over(first);
+        self.hand_over(&parts, &geometry);
         let groups = Arc::new(Groups::new(first.clone(), added, &geometry));
         let composite: Arc<dyn Composite> = Arc::<Groups>::clone(&groups);
         let device: SharedDevice = groups;

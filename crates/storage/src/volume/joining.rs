@@ -258,7 +258,7 @@ impl Volume {
             geometry.added.iter().find(is_own)
         };
         let range = group.and_then(of_group).map(|range| geometry.bytes_of(range));
-        range.unwrap_or(0..geometry.device_bytes - 2 * SUPERBLOCK_AREA_BYTES)
+        range.unwrap_or(0..main_end(geometry))
     }
 
     /// Returns the bytes of the pool of which the member in `slot` has a share.
@@ -375,9 +375,16 @@ impl Volume {
 /// Where what is walked over ends: the labels at the end of the first disk group begin, or the last
 /// group of another ends.
 pub(super) fn copied_end(geometry: &Geometry) -> u64 {
-    let first = geometry.device_bytes - 2 * SUPERBLOCK_AREA_BYTES;
     let ends = geometry.added.iter().map(|range| geometry.bytes_of(range).end);
-    ends.max().unwrap_or(0).max(first)
+    ends.max().unwrap_or(0).max(main_end(geometry))
+}
+
+/// Where what the main disk group has of the pool ends.
+fn main_end(geometry: &Geometry) -> u64 {
+    match geometry.main_first {
+        0 => geometry.device_bytes - 2 * SUPERBLOCK_AREA_BYTES,
+        _ => geometry.main_bytes().end,
+    }
 }
 
 fn total_mib(end: u64) -> u32 {

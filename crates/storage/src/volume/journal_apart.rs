@@ -90,9 +90,9 @@ impl Changing<'_> {
     /// As [`Changing::add_journal`].
     pub fn take_journal_back(&self, active: &Active) -> Result<(), AddGroupError> {
         let volume = self.volume();
-        let number = volume.geometry().journal_group;
         let parts = volume.now().parts.clone();
-        let (Some(first), true) = (parts.first(), number != 0) else { return Ok(()) };
+        let number = volume.geometry().journal_group;
+        let (Some(first), Some(number)) = (parts.first(), number) else { return Ok(()) };
         if !planted::is(Planted::JournalNotCopied) {
             let copied = copy(volume.device().as_ref(), first.composite.as_ref(), active);
             copied.map_err(AddGroupError::JournalNotMoved)?;
@@ -110,7 +110,7 @@ impl Changing<'_> {
         let volume = self.volume();
         let number = volume.geometry().journal_group;
         let parts = volume.now().parts.clone();
-        let (Some(first), true) = (parts.first(), number != 0) else { return Ok(()) };
+        let (Some(first), Some(number)) = (parts.first(), number) else { return Ok(()) };
         if planted::is(Planted::LostLabelledFirst) {
             volume.take_group_out_with(self, number)?;
         }
@@ -131,8 +131,8 @@ impl Changing<'_> {
 
 impl Volume {
     fn journal_set(&self) -> Option<&Arc<MemberSet>> {
-        let number = self.geometry().journal_group;
-        let mut parts = self.now().parts.iter().filter(|_| number != 0);
+        let number = self.geometry().journal_group?;
+        let mut parts = self.now().parts.iter();
         Some(parts.find(|part| part.disk_group == number)?.composite.members())
     }
 
@@ -162,21 +162,36 @@ impl Volume {
 
 /// Copies what is active of the journal to the same bytes of a disk group, durably; what lies
 /// behind its end nobody needs to read.
-fn copy(from: &dyn Device, to: &dyn Composite, active: &Active) -> Result<(), DeviceError> {
-    let write = |offset, bytes: AlignedBuffer| {
-        let data = vec![SharedBytes::from(bytes)];
-        to.submit(Purpose::Journal, Operation::Write { offset, data }).wait()
-    };
-    for range in &active.read {
-        for offset in (range.start..range.end).step_by(to_usize(PIECE_BYTES)) {
-            let length = to_usize(PIECE_BYTES.min(range.end - offset));
-            write(offset, from.read(Purpose::Journal, offset, length)?)?;
-        }
-    }
+pub(super) fn copy(
+    from: &dyn Device,
+    to: &dyn Composite,
+    active: &Active,
+) -> Result<(), DeviceError> {
+    copy_pieces(Purpose::Journal, from, to, &active.read)?;
     for range in &active.behind {
-        write(range.start, AlignedBuffer::zeroed(to_usize(range.end - range.start)))?;
+        let zeros = AlignedBuffer::zeroed(to_usize(range.end - range.start));
+        let data = vec![SharedBytes::from(zeros)];
+        let write = Operation::Write { offset: range.start, data };
+        to.submit(Purpose::Journal, write).wait()?;
     }
     to.flush(Purpose::Journal)
+}
+
+/// Copies `ranges` to the same bytes of a disk group.
+pub(super) fn copy_pieces(
+    purpose: Purpose,
+    from: &dyn Device,
+    to: &dyn Composite,
+    ranges: &[Range<u64>],
+) -> Result<(), DeviceError> {
+    for range in ranges {
+        for offset in (range.start..range.end).step_by(to_usize(PIECE_BYTES)) {
+            let length = to_usize(PIECE_BYTES.min(range.end - offset));
+            let data = vec![SharedBytes::from(from.read(purpose, offset, length)?)];
+            to.submit(purpose, Operation::Write { offset, data }).wait()?;
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a device whose sectors are longer than those of the pool: what is written of the log

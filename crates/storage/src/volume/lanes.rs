@@ -19,7 +19,7 @@
 //! one update, whichever label is newest says of which disk group the device is, and either has
 //! the same allocation groups on it (DT1). Decision 0101 has the argument.
 
-use format::disk_group::{DiskGroup, DiskGroupState};
+use format::disk_group::{DiskGroup, DiskGroupState, Roles};
 use format::geometry::Geometry;
 use format::members::{Layout, MEMBERS_MAX, ROUND_ROBIN_WIDTH_MAX};
 use format::superblock::{DISK_GROUPS_MAX, Superblock};
@@ -163,7 +163,7 @@ fn online_group(label: &Superblock, slot: usize) -> Result<&DiskGroup, LaneError
     let (number, layout, _) = label.group_of_slot(slot).ok_or(LaneError::NoSlot { slot })?;
     let group = label.added.iter().find(|group| group.number == number);
     let group = group.ok_or_else(|| kind(number, layout))?;
-    if !matches!(group.layout, Layout::RoundRobin | Layout::Single) || group.has_journal {
+    if !matches!(group.layout, Layout::RoundRobin | Layout::Single) || !group.has_data {
         return Err(kind(number, layout));
     }
     let is_online = |slot: usize| label.members.get(slot).is_some_and(|it| it.is_online());
@@ -198,10 +198,12 @@ fn plan_lane(
         return Err(LaneError::Small { device, found_bytes, number, member_bytes });
     }
     let geometry = &superblock.geometry;
-    let one = geometry.range_on(number, group.first_group, group.member_bytes, None);
+    let on = (geometry.offset_in(group), group.member_bytes);
+    let one = geometry.range_on((number, group.first_group), on, None);
     let (at, range) =
         one.and_then(|one| geometry.free_lane(&one)).ok_or(AddGroupError::TableFull)?;
-    let plan = DiskGroup { first_group: range.first, member_bytes: group.member_bytes, ..plan };
+    let (member_bytes, has_metadata) = (group.member_bytes, group.has_metadata);
+    let plan = DiskGroup { first_group: range.first, member_bytes, has_metadata, ..plan };
     Ok((plan, Some(Lane { into: number, at })))
 }
 
@@ -220,7 +222,7 @@ impl Changing<'_> {
         look: impl FnOnce(&Geometry) -> Result<(), E>,
     ) -> Result<(), E> {
         let new =
-            NewGroup { layout: Layout::Single, devices: vec![(device, id)], has_journal: false };
+            NewGroup { layout: Layout::Single, devices: vec![(device, id)], roles: Roles::DATA };
         let plan = |superblock: &Superblock| Ok(plan_lane(superblock, beside, &new)?);
         let look = |addition: &Addition<'_>| look(addition.geometry());
         self.add_planned(superblock, &new, plan, look).map(drop)

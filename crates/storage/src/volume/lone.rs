@@ -88,9 +88,9 @@ impl Lone {
         Arc::clone(&self.before)
     }
 
-    /// From now on `layout` gets what is asked of this device.
-    pub(super) fn hand_over(&self, layout: SharedDevice) {
-        *self.layout.write() = Some(layout);
+    /// From now on `layout` gets what is asked of this device; `None`: it is of the pool no more.
+    pub(super) fn hand_over(&self, layout: Option<SharedDevice>) {
+        *self.layout.write() = layout;
         if !planted::is(Planted::LoneForgotten) {
             self.own.write().take();
         }

@@ -26,7 +26,7 @@
 
 use std::sync::Arc;
 
-use format::disk_group::{ADDED_GROUPS_OFFSET, DiskGroupState, GroupRange};
+use format::disk_group::{DiskGroupState, GroupRange};
 use format::geometry::{Geometry, GrowthLimit, SUPERBLOCK_COPIES};
 use format::members::{Layout, Member, MemberState};
 use format::page::PAGE_BYTES;
@@ -340,7 +340,7 @@ impl Volume {
             if made.is_err() {
                 return Change::Nothing;
             }
-            if room.disk_group == 0 {
+            if room.disk_group == label.geometry.main {
                 set.cut_anew(&label.geometry);
             }
             Change::Table
@@ -397,7 +397,7 @@ fn devices_of(
 ) -> Result<Vec<(Member, SharedDevice)>, GrowError> {
     let group = label.added.iter().find(|group| group.number == disk_group);
     let own = match group {
-        None if disk_group != 0 => return Err(GrowError::NoGroup { disk_group }),
+        None if disk_group != label.geometry.main => return Err(GrowError::NoGroup { disk_group }),
         None => label.slots.clone(),
         Some(group) if group.state == DiskGroupState::Leaving => {
             return Err(GrowError::Leaving { disk_group });
@@ -572,7 +572,7 @@ fn wipe(
     let range = geometry.added.iter().find(|range| range.disk_group == disk_group);
     let stripes = match range {
         None => geometry.stripes(),
-        Some(range) => range.stripe.map(|shape| geometry.added_stripes(shape)),
+        Some(range) => range.stripe.map(|shape| geometry.added_stripes(shape, range.offset)),
     };
     let offsets = geometry.groups().filter(is_new).map(|number| offset_of(geometry, range, number));
     let mut places = offsets.flat_map(|offset| places_of(stripes.as_ref(), offset, devices.len()));
@@ -593,9 +593,9 @@ fn wipe(
 
 /// Returns the byte of a disk group at which an allocation group of it begins.
 fn offset_of(geometry: &Geometry, range: Option<&GroupRange>, number: u32) -> u64 {
-    let first = range.map_or(0, |range| geometry.group_offset(range.first));
-    let offset = geometry.group_offset(number) - first;
-    range.map_or(offset, |_| offset + ADDED_GROUPS_OFFSET)
+    let (first, offset) = range
+        .map_or((geometry.main_first, geometry.groups_offset), |range| (range.first, range.offset));
+    geometry.group_offset(number) - geometry.group_offset(first) + offset
 }
 
 /// Returns where a page at byte `offset` of a disk group lies: members, and bytes of these.

@@ -223,7 +223,7 @@ impl Changing<'_> {
                 return Change::Nothing;
             }
             *label = coming;
-            if last.disk_group == 0 {
+            if last.disk_group == label.geometry.main {
                 set.cut_anew(&label.geometry);
             }
             if let Some(lay) = label.geometry.lay_of(last.disk_group) {

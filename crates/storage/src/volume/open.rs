@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use format::disk_group::{ADDED_GROUPS_OFFSET, DiskGroup, DiskGroupState};
+use format::disk_group::{DiskGroup, DiskGroupState};
 use format::members::{Layout, MemberState};
 use format::page::PAGE_BYTES;
 use format::reshape::Lay;
@@ -63,7 +63,7 @@ impl Volume {
             members::check_enough(&judged, &superblock)?;
         }
         leave_out_adding(&mut superblock);
-        if superblock.members.len() == 1 {
+        if superblock.members.len() == 1 && superblock.geometry.main_first == 0 {
             let device = match judged.slots.first() {
                 Some(members::Slot::Current(at)) => opening.devices.into_iter().nth(*at),
                 Some(_) | None => None,
@@ -77,7 +77,7 @@ impl Volume {
         let label = Some((superblock.clone(), judged.settled));
         let volume = Volume::over(slots, &superblock, label)?;
         if let Some(members) = volume.members() {
-            members.spares.add(spares);
+            members.spare_devices().add(spares);
         }
         Ok((volume, superblock))
     }
@@ -140,20 +140,21 @@ impl Volume {
     ) -> Result<Volume, PoolError> {
         let own = |slots_of: &Slots| -> Vec<Slot> { slots_of.pick(&slots).cloned().collect() };
         let in_use = |error| PoolError::Superblock { device: info_name(&slots), cause: error };
-        let needed = needed_in(superblock, (0, superblock.layout), superblock.slots.len());
         let geometry = &superblock.geometry;
+        let of_main = (geometry.main, superblock.layout);
+        let needed = needed_in(superblock, of_main, superblock.slots.len());
         let of_first = (superblock.slots.clone(), own(&superblock.slots));
         let set = MemberSet::new(of_first, label, needed.0, geometry);
         set.need(needed.0, needed.1);
         let composite = layout_over(superblock, None, Arc::clone(&set)).map_err(in_use)?;
-        let mut parts = vec![Part { disk_group: 0, lane: None, composite }];
+        let mut parts = vec![Part { disk_group: geometry.main, lane: None, composite }];
         for group in &superblock.added {
             let added = parts_over(&set, superblock, group, own(&group.slots)).map_err(in_use)?;
             added.iter().for_each(|part| part.composite.members().join_roster());
             parts.extend(added);
         }
         let composite = match parts.as_slice() {
-            [first] => Arc::clone(&first.composite),
+            [first] if geometry.main_first == 0 => Arc::clone(&first.composite),
             [first, added @ ..] => {
                 Arc::new(Groups::new(first.clone(), added, &superblock.geometry))
             }
@@ -229,7 +230,7 @@ pub(super) fn needed_of(layout: Layout, width: usize) -> usize {
     }
 }
 
-/// Puts the layout of a disk group over its members: of the first, or of one that was added.
+/// Puts the layout of a disk group over its members: of the main one, or of another.
 ///
 /// # Errors
 ///
@@ -241,7 +242,7 @@ pub(super) fn layout_over(
 ) -> Result<Arc<dyn Composite>, SuperblockError> {
     let geometry = &superblock.geometry;
     let layout = added.map_or(superblock.layout, |group| group.layout);
-    let number = added.map_or(0, |group| group.number);
+    let number = added.map_or(geometry.main, |group| group.number);
     let is_reshaped = superblock.geometry.is_reshaped(number);
     let width = added.map_or(superblock.slots.len(), |group| group.slots.len());
     let width = width - usize::from(is_reshaped);
@@ -251,14 +252,14 @@ pub(super) fn layout_over(
         (None, _) => geometry.device_bytes,
         (Some(group), None) => group.member_bytes,
         (Some(group), Some(shape)) => {
-            geometry.striped_bytes(group.member_bytes, ADDED_GROUPS_OFFSET, shape)
+            geometry.striped_bytes(group.member_bytes, geometry.offset_in(group), shape)
         }
     };
     let groups_offset = match added {
         None => geometry.groups_offset,
         // All of it is fixed regions.
         Some(group) if group.has_journal => group.member_bytes,
-        Some(_) => ADDED_GROUPS_OFFSET,
+        Some(group) => geometry.offset_in(group),
     };
     let mut info = info_of(&set.view(), bytes);
     // What would be written to one that is away is nowhere (R7); none of it is on one that comes.
@@ -279,7 +280,7 @@ pub(super) fn layout_over(
         }
         (Layout::Stripe { .. } | Layout::Raid5 { .. }, Some(shape)) => {
             let stripes = match added {
-                Some(_) => Some(geometry.added_stripes(shape)),
+                Some(group) => Some(geometry.added_stripes(shape, geometry.offset_in(group))),
                 None => geometry.stripes(),
             };
             let stripes = stripes.ok_or_else(|| not("a layout without its stripes"))?;

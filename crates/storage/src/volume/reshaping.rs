@@ -276,7 +276,7 @@ impl Changing<'_> {
             if ended.is_err() {
                 return Change::Nothing;
             }
-            if reshaping.reshape.disk_group == 0 {
+            if reshaping.reshape.disk_group == label.geometry.main {
                 set.cut_anew(&label.geometry);
             }
             Change::Table

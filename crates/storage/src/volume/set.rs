@@ -102,6 +102,8 @@ struct Roster {
     begun: PlainMutex<Begun>,
     /// By slot. Held for a copy or an exchange only: a plain lock.
     sets: RwLock<Vec<Weak<MemberSet>>>,
+    /// The spares that are there; which there are the label says.
+    spares: SpareDevices,
 }
 
 /// See the module's header.
@@ -126,8 +128,6 @@ pub struct MemberSet {
     /// Of what was one device alone: the writes that went to it before (LN1).
     before: OnceLock<Arc<Before>>,
     loss: Loss,
-    /// The spares that are there, of the first disk group's set; which there are the label says.
-    pub(super) spares: SpareDevices,
 }
 
 impl Roster {
@@ -194,7 +194,7 @@ impl MemberSet {
         let (label, settled) = label.unzip();
         let settled = AtomicU64::new(settled.unwrap_or_default());
         let (label, sets, begun) = (Mutex::new(label), RwLock::default(), PlainMutex::default());
-        let roster = Roster { label, settled, begun, sets };
+        let roster = Roster { label, settled, begun, sets, spares: SpareDevices::default() };
         let set = MemberSet::of(Arc::new(roster), numbers, slots, (needed, Ranges::new(geometry)));
         set.join_roster();
         set
@@ -216,7 +216,6 @@ impl MemberSet {
     ) -> Arc<MemberSet> {
         let view = RwLock::new(Arc::new(slots));
         let (standing, before) = (RwLock::new(Standing::New), OnceLock::new());
-        let (spares, loss) = (SpareDevices::default(), Loss::default());
         let numbers = RwLock::new(numbers.into_iter().collect());
         let (needed, idle) = (AtomicUsize::new(needed), AtomicUsize::new(NOBODY));
         let lay = RwLock::default();
@@ -230,9 +229,13 @@ impl MemberSet {
             lay,
             ranges,
             before,
-            loss,
-            spares,
+            loss: Loss::default(),
         })
+    }
+
+    /// Returns the spares of the pool that are there.
+    pub(super) fn spare_devices(&self) -> &SpareDevices {
+        &self.roster.spares
     }
 
     /// Labels are written to these members too from now on.

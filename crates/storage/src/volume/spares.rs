@@ -144,7 +144,7 @@ impl MemberSet {
                 change = Change::Table;
             }
             for spare in label.spares.iter_mut().filter(|spare| is_other(&spare.path)) {
-                if self.spares.get(spare.id).is_none() {
+                if self.spare_devices().get(spare.id).is_none() {
                     spare.set_path(&[]);
                     change = Change::Table;
                 }
@@ -157,7 +157,7 @@ impl MemberSet {
     #[must_use]
     pub fn spares(&self) -> Vec<(Spare, bool)> {
         let listed = self.label().map_or_else(Vec::new, |label| label.spares);
-        let is_there = |spare: &Spare| self.spares.get(spare.id).is_some();
+        let is_there = |spare: &Spare| self.spare_devices().get(spare.id).is_some();
         listed.into_iter().map(|spare| (spare.clone(), is_there(&spare))).collect()
     }
 }
@@ -214,7 +214,7 @@ impl Volume {
         if is_late {
             write()?;
         }
-        members.spares.add(vec![(id, device)]);
+        members.spare_devices().add(vec![(id, device)]);
         Ok(())
     }
 
@@ -235,8 +235,8 @@ impl Volume {
         if !was_listed {
             return Err(SpareError::NotListed);
         }
-        let device = members.spares.get(id);
-        members.spares.remove(id);
+        let device = members.spare_devices().get(id);
+        members.spare_devices().remove(id);
         // CRASH: no label lists it any more; what is left on it is believed by nobody.
         if let Some(device) = device.filter(|_| !planted::is(Planted::RemovedSpareKeepsLabel))
             && let Err(error) = blank_label(&device)
@@ -260,7 +260,7 @@ impl Volume {
         let there: Vec<([u8; 16], SharedDevice)> = members
             .spares()
             .into_iter()
-            .filter_map(|(spare, _)| Some((spare.id, members.spares.get(spare.id)?)))
+            .filter_map(|(spare, _)| Some((spare.id, members.spare_devices().get(spare.id)?)))
             .collect();
         let Some(label) = members.label() else { return Ok(None) };
         let away = members.all();
@@ -297,7 +297,7 @@ impl Volume {
         match self.replace_with_spare(slot, Arc::clone(device), *id) {
             Ok(()) => {
                 if let Some(members) = self.members() {
-                    members.spares.remove(*id);
+                    members.spare_devices().remove(*id);
                 }
                 tracing::warn!(slot, device = name, "a spare takes the place of a member");
                 Ok(Some(TakenSpare { slot, device: name }))

@@ -360,7 +360,7 @@ impl Members {
             (Slice::of(device, number, ends, faults), id_of(random))
         };
         let devices = (0..).zip(slices).map(member).collect();
-        NewGroup { layout: shape.layout, devices, has_journal: shape.roles.journal }
+        NewGroup { layout: shape.layout, devices, roles: shape.roles }
     }
 
     /// Draws what only some kinds of pools see in a life, on slices of `free`.
