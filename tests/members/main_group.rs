@@ -278,3 +278,39 @@ fn what_cannot_have_the_metadata_is_refused() {
     finish(&pool, 2, "taken back");
     judge(&pool, 0..3, "as before");
 }
+
+/// Goal: a member of a main disk group that is not in front comes back with all that it has missed,
+/// and is the same as the others: the pool is whole without any one of them.
+#[test]
+fn a_member_that_was_away_has_all_after_the_metadata_has_moved() {
+    for (kind, more) in [((Layout::Mirror, ALL), 2), ((RAID5, ALL), 3)] {
+        let what = kind.0.word();
+        let devices = new_pool(Layout::Mirror, 2, more, POOL_BYTES);
+        let pool = open(&devices[..2]).expect("it was closed");
+        pool.tick().expect("nothing fails");
+        write(&pool, 0..4);
+        let which: Vec<usize> = (2..2 + more).collect();
+        pool.add_disk_group(&for_all(&devices, kind, &which)).expect("it fits");
+        write(&pool, 4..8);
+        pool.checkpoint().expect("nothing fails");
+        pool.fail_member(3).expect("the others have all");
+        write(&pool, 2..12);
+        pool.checkpoint().expect("nothing fails");
+        super::returns::finish(&pool, what);
+        pool.remove_disk_group(0).expect("there is room");
+        finish(&pool, 1, what);
+        write(&pool, 12..14);
+        pool.close().expect("nothing fails");
+        drop(pool);
+        for lost in &which {
+            let what = format!("{what} without {lost}");
+            let left = which.iter().filter(|at| *at != lost).map(|at| devices[*at].image());
+            let left = devices_of(left.collect());
+            let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
+            judge(&pool, 0..14, &what);
+            pool.close().expect("nothing fails");
+            drop(pool);
+            check_all(&left, &what);
+        }
+    }
+}

@@ -477,6 +477,11 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "main_group::a_cut_while_the_metadata_moves_loses_nothing",
     ),
+    (
+        "MovedMainKeepsMap",
+        "members",
+        "main_group::a_member_that_was_away_has_all_after_the_metadata_has_moved",
+    ),
     ("RootLeftBehind", "members", "main_group::a_cut_while_the_metadata_moves_loses_nothing"),
     ("MainBeforeFlush", "members", "main_group::a_cut_while_the_metadata_moves_loses_nothing"),
     ("JournalNotWalked", "members", "roles::the_journal_that_is_apart_is_on_its_own_devices"),

@@ -181,6 +181,18 @@ impl GroupRange {
     pub fn numbers(&self) -> Range<u32> {
         self.first..self.first.saturating_add(self.count)
     }
+
+    /// How many numbers behind them no other may have. Where they begin with 0, and can be of the
+    /// main disk group, its members are the pool up to their ends then
+    /// ([`Geometry::taken_by_main`]).
+    pub(crate) fn kept_behind(&self) -> u32 {
+        u32::from(self.first == 0 && self.offset != ADDED_GROUPS_OFFSET)
+    }
+
+    /// Returns the numbers with those.
+    pub(crate) fn taken(&self) -> Range<u32> {
+        self.first..self.numbers().end.saturating_add(self.kept_behind())
+    }
 }
 
 impl Geometry {
@@ -244,7 +256,7 @@ impl Geometry {
     #[must_use]
     pub fn place_range(&self, range: GroupRange) -> Option<GroupRange> {
         let end = u32::try_from(self.group_numbers_max()).unwrap_or(u32::MAX);
-        let others = self.added.iter().map(GroupRange::numbers);
+        let others = self.added.iter().map(GroupRange::taken);
         let taken: Vec<Range<u32>> = others.chain([self.taken_by_main()]).collect();
         let mut starts: Vec<u32> = taken.iter().map(|other| other.end).chain([0]).collect();
         starts.sort_unstable();
@@ -252,6 +264,7 @@ impl Geometry {
             let inside = taken.iter().any(|other| other.contains(&start));
             let next = taken.iter().map(|other| other.start).filter(|first| *first >= start);
             let room = next.min().unwrap_or(end).min(end).saturating_sub(start);
+            let room = room.saturating_sub(GroupRange { first: start, ..range }.kept_behind());
             if inside { 0 } else { room }
         };
         let fits = starts.iter().copied().find(|start| room_from(*start) >= range.count);

@@ -92,7 +92,7 @@ impl Geometry {
                 range.first < other.end && other.start < range.numbers().end
             };
             // What is free in front may have become the main disk group's.
-            let mut others = self.added.iter().map(GroupRange::numbers);
+            let mut others = self.added.iter().map(GroupRange::taken);
             range.first.checked_add(range.count).is_some_and(|behind| behind <= end)
                 && !overlaps(self.taken_by_main())
                 && !others.any(overlaps)

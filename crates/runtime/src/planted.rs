@@ -201,6 +201,7 @@ bugs! {
     LostHeadForgotten: "A lost journal is made anew with the head before the one being written.",
     JournalWalkedForOthers: "The journal is made anew on members of the first disk group.",
     FixedRegionsNotCopied: "Another disk group becomes the main one without the fixed regions.",
+    MovedMainKeepsMap: "A member of a main disk group that is not in front gets what a map says.",
     RootLeftBehind: "Another disk group becomes the main one without the root of the pool.",
     MainBeforeFlush: "Labels name a main disk group before it has the fixed regions durably.",
     JournalNotWalked: "A device that takes the place of one with the journal gets none of it.",

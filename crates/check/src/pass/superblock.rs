@@ -54,7 +54,8 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
 fn pool_bytes(check: &Check<'_>) -> u64 {
     let geometry = &check.superblock.current.geometry;
     // Of several disk groups the labels lie behind the last.
-    if geometry.added.is_empty() { geometry.device_bytes } else { check.reader.device_bytes() }
+    let is_one = geometry.added.is_empty() && geometry.main_first == 0;
+    if is_one { geometry.device_bytes } else { check.reader.device_bytes() }
 }
 
 /// Says what is wrong with the copy at `offset`, if anything. A pool that was not closed may have

@@ -511,8 +511,8 @@ fn lacking(status: &PoolStatus) -> Option<String> {
 pub(super) fn lost_journal(status: &PoolStatus) -> Option<String> {
     let devices = status.lost_journal.as_ref()?;
     Some(format!(
-        "the journal was on {devices}, and the last of these has failed: it is on disk group 0, \
-         with all that was acknowledged, and commits wait for that; give it devices of its own \
-         again (`holdfast group add POOL mirror:A,B=journal`)"
+        "the journal was on {devices}, and the last of these has failed: it is where \
+         the metadata is, with all that was acknowledged, and commits wait for that; give it \
+         devices of its own again (`holdfast group add POOL mirror:A,B=journal`)"
     ))
 }

@@ -219,9 +219,9 @@ impl Allocator {
         // GR3.
         state.capacity = staying + found.fronts;
         // Where data is elsewhere metadata has all of the main one; once others have left, too.
-        let of_others = |share: &&Share| share.disk_group != geometry.main && !share.is_leaving;
-        let others = state.shares.iter().filter(of_others);
-        let is_shared = others.count() > 0 && geometry.first_has_data;
+        let mut others = state.shares.iter().filter(|share| share.disk_group != geometry.main);
+        let gives = others.any(|share| share.has_data && !share.is_leaving);
+        let is_shared = gives && geometry.first_has_data;
         let kept = if is_shared { kept_of(geometry) } else { 0 };
         let kept = u64::from(kept) * u64::from(geometry.segment_fragments);
         let reserve = reserve_of(geometry, staying, self.block_shift) + kept;
@@ -229,7 +229,7 @@ impl Allocator {
     }
 
     /// Returns how many fragments the fronts of those of groups `numbers` have that are in use.
-    fn fronts_in(&self, numbers: impl Iterator<Item = u32>) -> FsResult<u64> {
+    pub(super) fn fronts_in(&self, numbers: impl Iterator<Item = u32>) -> FsResult<u64> {
         let mut fronts = 0;
         for number in numbers {
             let is_used = self.is_initialised(number)?;
@@ -261,6 +261,29 @@ impl Allocator {
         Ok(())
     }
 
+    /// Returns whether the main disk group could go, if another took the metadata over.
+    ///
+    /// # Errors
+    ///
+    /// A failure to read the maps.
+    pub(crate) fn main_can_leave(&self) -> FsResult<CanLeave> {
+        let state = self.state.lock();
+        if !(1..state.shares.len()).any(|at| self.gives_data(&state, at)) {
+            return Ok(CanLeave::LastForData);
+        }
+        let main = &state.shares[0];
+        let (numbers, spare) = match &state.apart {
+            Some(apart) => (main.numbers.clone(), apart.spare()),
+            None => (main.numbers.clone(), self.spare_of(main)),
+        };
+        let gives = |share: &&Share| !share.is_main && share.gives_room();
+        let others = state.shares.iter().filter(gives).count();
+        Ok(match self.missing(&state, numbers, (spare, others))? {
+            0 => CanLeave::Yes,
+            fragments => CanLeave::NoRoom { fragments },
+        })
+    }
+
     fn can_leave(&self, state: &State, going: Going) -> FsResult<CanLeave> {
         let mut others = (0..state.shares.len()).filter(|at| self.gives_data(state, *at));
         if others.all(|at| going.has_share(&state.shares[at])) {
@@ -287,7 +310,7 @@ impl Allocator {
         }
         let spare: u64 = own.map(|share| self.spare_of(share)).sum();
         let stays = |share: &&Share| !going.has_share(share) && !share.is_leaving;
-        let others = state.shares.iter().filter(stays).count();
+        let others = state.shares.iter().filter(stays).filter(|share| share.has_data).count();
         // The fronts of that count as room and as used.
         Ok(self.missing(state, staying, (spare, others))?.max(pages))
     }

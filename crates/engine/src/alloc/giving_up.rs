@@ -76,7 +76,7 @@ impl Allocator {
             }
             _ => unused * u64::from(front_of(geometry, first)),
         };
-        let others = state.shares.iter().filter(|share| !share.is_leaving).count();
+        let others = state.shares.iter().filter(|share| share.gives_room()).count();
         let missing = self.missing(state, numbers.clone(), (spare, others))?;
         let Some(apart) = state.apart.as_ref().filter(|_| is_main) else {
             return Ok(missing);

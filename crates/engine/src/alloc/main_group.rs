@@ -11,8 +11,8 @@ use format::geometry::Geometry;
 use format::page::{PAGE_HEADER_BYTES, PageKind, PageOwner, SLOTS_PER_PAGE};
 use runtime::planted::{self, Planted};
 
-use super::share::main_of;
-use super::{Allocator, State};
+use super::share::{Share, capacity_of, kept_of, main_of};
+use super::{Allocator, State, reserve_of};
 use crate::buffer::page_of;
 use crate::error::{FsError, FsResult};
 
@@ -55,20 +55,24 @@ impl Allocator {
         write: impl FnOnce(u64) -> Result<(), E>,
     ) -> Result<(), E> {
         let numbers = main_of(coming);
-        // What can fail is done before the labels say so.
-        let (_, used) = self.space_of(numbers.clone())?;
+        // What can fail is done before the labels say so. What is not in memory stays as it is.
+        self.space_of(numbers.clone())?;
         let mut state = self.state.lock();
+        let used_of = |number: u32| match state.groups.get(&number) {
+            Some(group) => group.used(),
+            None => state.used_at_rest.get(&number).copied().unwrap_or(0),
+        };
+        let used = numbers.clone().map(|number| u64::from(used_of(number))).sum();
         let found = self.look_at(&state, coming, None)?;
-        write(self.lacks_as_main(&state, coming, used))?;
+        let is_it = |share: &Share| !share.is_leaving && share.numbers == numbers;
+        let at = state.shares.iter().position(is_it).unwrap_or(0);
+        let lacks = self.lacks_as_main(&mut state, at, (coming, used))?;
+        write(lacks)?;
         let geometry = self.geometry();
-        let is_it = |share: &super::share::Share| !share.is_leaving && share.numbers == numbers;
-        let at = state.shares.iter().position(is_it);
-        if let Some(at) = at {
-            state.shares[0].is_main = false;
-            state.shares.swap(0, at);
-            state.shares[0].is_main = true;
-            state.shares[0].has_data = geometry.first_has_data;
-        }
+        state.shares[0].is_main = false;
+        state.shares.swap(0, at);
+        state.shares[0].is_main = true;
+        state.shares[0].has_data = geometry.first_has_data;
         let pending = self.pending_in_main(&state);
         let apart = (!geometry.first_has_data).then(|| self.apart_with(used));
         state.apart = apart.map(|apart| super::apart::Apart { pending, ..apart });
@@ -76,17 +80,35 @@ impl Allocator {
         Ok(())
     }
 
-    /// Returns how many fragments metadata lacks where the main disk group is as in `coming`, of
-    /// which `used` are in use.
-    fn lacks_as_main(&self, state: &State, coming: &Geometry, used: u64) -> u64 {
+    /// Returns how many fragments are missing where the main disk group is as in `coming`, that of
+    /// the share `at`, of which `used` are in use.
+    fn lacks_as_main(
+        &self,
+        state: &mut State,
+        at: usize,
+        (coming, used): (&Geometry, u64),
+    ) -> FsResult<u64> {
         let numbers = main_of(coming);
-        let total: u64 = numbers.clone().map(|it| u64::from(coming.fragments_of(it))).sum();
         let segment = u64::from(coming.segment_fragments);
-        let gaps = total / segment * u64::from(coming.metadata_gap(numbers.start));
-        let free = total.saturating_sub(gaps + used);
-        let reserve = super::reserve_of(coming, total - gaps, self.block_shift);
-        let promised = if coming.first_has_data { 0 } else { state.promised };
-        (promised + reserve).saturating_sub(free)
+        let lacks = if coming.first_has_data {
+            // GR1: pages need whole segments, which data leaves there from then on.
+            let wanted = kept_of(coming);
+            let free = self.count_free_in(state, at, wanted)?;
+            u64::from(wanted.saturating_sub(free)) * segment
+        } else {
+            let total: u64 = numbers.clone().map(|it| u64::from(coming.fragments_of(it))).sum();
+            let gaps = total / segment * u64::from(coming.metadata_gap(numbers.start));
+            let free = total.saturating_sub(gaps + used);
+            let reserve = reserve_of(coming, total - gaps, self.block_shift);
+            (state.promised + reserve).saturating_sub(free)
+        };
+        // What the old one holds counts as used where data is, if it gives no room any more.
+        let old = &state.shares[0];
+        let (Some(apart), true) = (&state.apart, !old.has_data) else { return Ok(lacks) };
+        let all: u64 = old.numbers.clone().map(|it| capacity_of(coming, it)).sum();
+        let gone = all.saturating_sub(apart.spare() + self.fronts_in(old.numbers.clone())?);
+        let room = state.capacity.saturating_sub(self.taken(state) + self.spare(state));
+        Ok(lacks.max((gone + state.reserve).saturating_sub(room)))
     }
 
     /// Returns how many fragments of the main disk group are freed and not released.

@@ -163,7 +163,7 @@ impl Journal {
         self.keep_no_log();
         tracing::error!(
             devices,
-            "the last device of the journal has failed; it is on disk group 0 again, with all that \
+            "the last device of the journal has failed; it is where the metadata is, with all that \
              was acknowledged, and commits wait for that: give it devices of its own again \
              (holdfast group add POOL mirror:A,B=journal)"
         );

@@ -255,9 +255,7 @@ impl Pool {
     pub fn remove_disk_group(&self, number: u8) -> Result<(), DiskGroupError> {
         self.check_members_change()?;
         if number == self.volume().geometry().main {
-            // What takes the metadata over is the one with most room.
-            let other = self.other_for_metadata(number)?.ok_or(DiskGroupError::Main { number })?;
-            self.make_main(other)?;
+            self.give_metadata_up(number)?;
         }
         let state = || {
             let (.., added) = self.disk_group_table();
@@ -409,12 +407,37 @@ impl Pool {
         Ok(number)
     }
 
-    /// Returns the disk group that can have the metadata in place of `number`, with most room free.
-    fn other_for_metadata(&self, number: u8) -> FsResult<Option<u8>> {
+    /// Moves the metadata from disk group `number`, which is to go, to the one that can have it
+    /// with most room free, if all that is left then fits elsewhere.
+    fn give_metadata_up(&self, number: u8) -> Result<(), DiskGroupError> {
         let can = |group: &DiskGroupStatus| group.number != number && group.can_be_main();
-        let groups = self.disk_groups()?.into_iter().filter(can);
-        let free = |group: &DiskGroupStatus| group.total_bytes.saturating_sub(group.used_bytes);
-        Ok(groups.max_by_key(free).map(|group| group.number))
+        let mut others: Vec<_> = self.disk_groups()?.into_iter().filter(can).collect();
+        others.sort_by_key(|group| group.total_bytes.saturating_sub(group.used_bytes));
+        if others.is_empty() {
+            return Err(DiskGroupError::Main { number });
+        }
+        self.core.sync_all()?;
+        self.checkpoint()?;
+        match self.core.store.alloc.main_can_leave()? {
+            CanLeave::LastForData => return Err(DiskGroupError::LastForData { number }),
+            CanLeave::NoRoom { fragments } => {
+                let missing_bytes = fragments << self.volume().geometry().fragment_shift;
+                return Err(DiskGroupError::NoRoom { number, missing_bytes });
+            }
+            CanLeave::Yes => {}
+        }
+        let mut done = Err(DiskGroupError::Main { number });
+        while let Some(other) = others.pop() {
+            done = self.make_main(other.number);
+            let is_refused = matches!(
+                &done,
+                Err(DiskGroupError::NoRoomForMetadata { .. } | DiskGroupError::CannotBeMain(_))
+            );
+            if !is_refused {
+                break;
+            }
+        }
+        done
     }
 
     /// Makes `device` a further member of the round-robin that has the member in slot `beside`; a

@@ -52,6 +52,10 @@ impl Pool {
             let label = volume.members().and_then(|members| members.label());
             let label = label.ok_or(MainError::None { number })?;
             let coming = changing.plan_main(&label, number)?;
+            // Another disk group may have come in the place of that which was looked at.
+            if coming.geometry.main_first != first {
+                return Err(MainError::None { number }.into());
+            }
             store.alloc.become_main(&coming.geometry, |missing| {
                 if missing > 0 {
                     let missing_bytes = missing << shift;

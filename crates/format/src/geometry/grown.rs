@@ -74,7 +74,7 @@ impl Geometry {
             (now.count, GrowthLimit::Lanes)
         } else {
             let (end, limit) = self.numbers_until(Some(group.number), now.numbers().end);
-            (end.saturating_sub(group.first_group), limit)
+            (end.saturating_sub(group.first_group + now.kept_behind()), limit)
         };
         if whole.count <= room {
             return (wanted.max(group.member_bytes), None);

@@ -214,8 +214,9 @@ impl Volume {
             let found_bytes = info.size_bytes;
             return Err(ReplaceError::TooSmall { device, found_bytes, needed_bytes });
         }
-        if info.sector_bytes > self.sector_bytes() {
-            let (found_bytes, most_bytes) = (info.sector_bytes, self.sector_bytes());
+        let most_bytes = self.sector_bytes().max(label.sector_bytes);
+        if info.sector_bytes > most_bytes {
+            let found_bytes = info.sector_bytes;
             return Err(ReplaceError::Sectors { device, found_bytes, most_bytes });
         }
         Ok(())

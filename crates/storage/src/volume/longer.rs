@@ -298,7 +298,8 @@ impl Volume {
         let (label, slots) = (self.current_label(superblock), self.all_slots());
         let added = label.added.iter().filter(|group| !group.has_journal);
         let added = added.map(|group| group.number);
-        let numbers: Vec<u8> = std::iter::once(0).chain(added).collect();
+        let mut numbers: Vec<u8> = std::iter::once(label.geometry.main).chain(added).collect();
+        numbers.sort_unstable();
         let room = |number: u8| plan(&label, &slots, number, length_now_of).map(|(room, _)| room);
         numbers.into_iter().map(room).collect()
     }

@@ -27,7 +27,7 @@ use runtime::planted::{self, Planted};
 
 use super::composite::Composite;
 use super::growth::{AddGroupError, Changing, changes_to_come};
-use super::journal_apart::{Active, copy, copy_pieces};
+use super::journal_apart::{Active, check_sectors, copy, copy_pieces};
 use super::set::{Change, take_table};
 use super::slot::Slot;
 use crate::convert::to_u64;
@@ -116,6 +116,8 @@ impl Changing<'_> {
             None => return Err(MainError::None { number }),
         };
         check_all_online(superblock, &set.all())?;
+        let infos = parts.get(at).map(|part| part.composite.info().clone());
+        check_sectors(superblock, infos.into_iter())?;
         let to = parts.get(at).map(|part| std::sync::Arc::clone(&part.composite));
         if let Some(to) = to.filter(|_| !planted::is(Planted::FixedRegionsNotCopied)) {
             self.copy_fixed(to.as_ref(), superblock.geometry.journal_group.is_some(), active)?;

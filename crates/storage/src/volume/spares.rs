@@ -290,7 +290,8 @@ impl Volume {
             sector_bytes: device.info().sector_bytes,
         };
         let views: Vec<SpareView> = there.iter().map(view_of).collect();
-        let chosen = choose(&views, label.member_bytes(slot), self.sector_bytes());
+        let sector_bytes = self.sector_bytes().max(label.sector_bytes);
+        let chosen = choose(&views, label.member_bytes(slot), sector_bytes);
         let Some((id, device)) = chosen.and_then(|at| there.get(at)) else { return Ok(None) };
         let name = device.info().name.clone();
         // HS2.

@@ -121,9 +121,12 @@ pub(super) fn note_states(
     slots: &mut [Slot],
 ) {
     let settled = sets.first().map_or(0, |set| set.roster.settled.load(Ordering::SeqCst));
-    // Maps are of the first disk group: members of another get all of it when they come back, and
-    // what they have may still be what the others lack (RN5).
-    let added = slots.iter_mut().enumerate().filter(|(at, _)| !superblock.slots.contains(*at));
+    // Maps are of a main disk group with allocation group 0, whose bytes are those of the pool:
+    // members of another get all of it when they come back, and what they have may still be what
+    // the others lack (RN5).
+    let has_maps = superblock.geometry.main_first == 0 || planted::is(Planted::MovedMainKeepsMap);
+    let of_main = |at: usize| has_maps && superblock.slots.contains(at);
+    let added = slots.iter_mut().enumerate().filter(|(at, _)| !of_main(*at));
     let is_planted = planted::is(Planted::AddedComesBackBlank);
     added.for_each(|(_, slot)| {
         slot.missed = slot.missed.filter(|_| !is_planted).map(|_| Parts::ALL);
