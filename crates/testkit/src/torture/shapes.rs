@@ -48,6 +48,11 @@ impl GroupShape {
         GroupShape { roles: Roles::NONE, ..self }
     }
 
+    /// Returns the same that takes the metadata over when it comes.
+    const fn for_all(self) -> GroupShape {
+        GroupShape { roles: Roles { data: true, metadata: true, journal: true }, ..self }
+    }
+
     /// Returns the same for the journal alone.
     const fn for_journal(self) -> GroupShape {
         GroupShape { roles: Roles::JOURNAL, ..self }
@@ -139,6 +144,10 @@ const COMES_IN_TURN: &[GroupShape] = &[SINGLE, mirror(2), round_robin(2)];
 /// The same where the journal goes to devices of its own and back.
 const COMES_JOURNAL: &[GroupShape] = &[SINGLE.for_journal(), mirror(2).for_journal(), SINGLE];
 
+/// The same where the metadata goes to what comes.
+const COMES_MAIN: &[GroupShape] =
+    &[SINGLE.for_all(), mirror(2).for_all(), raid5(3).for_all(), SINGLE];
+
 /// The widest of each layout that there is room for.
 const COMES_WIDE: &[GroupShape] = &[mirror(3), raid5(5), round_robin(3)];
 
@@ -192,6 +201,8 @@ const SHAPES: &[Shape] = &[
     Shape::new("raid5-3+journal-mirror2-lost", &[raid5(3), mirror(2).for_journal()])
         .with(COMES_JOURNAL)
         .also(LOSES_JOURNAL),
+    Shape::new("mirror2-metadata-moves", &[mirror(2)]).with(COMES_MAIN),
+    Shape::new("raid5-3-metadata-moves", &[raid5(3)]).with(COMES_MAIN),
 ];
 
 /// How a pool lies on devices: a line of the table.
