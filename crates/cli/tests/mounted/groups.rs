@@ -93,7 +93,7 @@ fn a_device_is_added_preferred_and_removed() {
     mounted.holdfast(&["fileset", "set", &directory, "placement=any"]);
 
     let (is_gone, refusal) = told(&mounted, &["device", "remove", &directory, "0"]);
-    assert!(!is_gone && refusal.contains("has the metadata and stays"), "{refusal}");
+    assert!(!is_gone && refusal.contains("has the metadata, and no other has room"), "{refusal}");
     let (is_gone, refusal) = told(&mounted, &["device", "remove", &directory, "7"]);
     assert!(!is_gone && refusal.contains("no device 7"), "{refusal}");
     mounted.holdfast(&["device", "remove", &directory, &more, "--wait"]);
@@ -268,7 +268,7 @@ fn the_journal_has_devices_of_its_own() {
     assert!(!fs::exists(&moved).expect("it can be looked up"), "nothing is left behind");
     let wrong = format!("single:{moved}=journal,data");
     let (is_added, words) = told(&mounted, &["group", "add", &directory, &wrong, "--size", "32M"]);
-    assert!(!is_added && words.contains("for data or for the journal alone"), "{words}");
+    assert!(!is_added && words.contains("with the metadata or alone"), "{words}");
     write(&mounted.path("apart"), &[2; FILE_BYTES]);
     File::open(mounted.path("apart")).and_then(|file| file.sync_all()).expect("there is room");
     mounted.unmount();
@@ -295,4 +295,43 @@ fn the_journal_has_devices_of_its_own() {
     for (name, byte) in [("before", 1), ("apart", 2), ("back", 3)] {
         assert!(fs::read(mounted.path(name)).expect("it is there") == [byte; FILE_BYTES], "{name}");
     }
+}
+
+/// Goal: the metadata of a pool that is mounted moves to another device, and the one that the pool
+/// was made on goes: the files are there, and the pool is opened by what is left.
+#[test]
+fn the_device_that_a_pool_was_made_on_goes() {
+    if !can_mount("the_device_that_a_pool_was_made_on_goes") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let (directory, more) = (mounted.text("mnt"), mounted.text("more.hf"));
+    for number in 0..6_u8 {
+        write(&mounted.path(&format!("f{number}")), &[number; FILE_BYTES]);
+    }
+    let list = || told(&mounted, &["group", "list", &directory]).1;
+    let group = format!("single:{more}=data,metadata");
+    let add = |group: &str| told(&mounted, &["group", "add", &directory, group, "--size", "128M"]);
+    let (is_added, words) = add(&group);
+    assert!(!is_added && words.contains("add journal to the roles"), "{words}");
+    assert!(!Path::new(&more).exists(), "nothing is left behind");
+    let (is_added, words) = add(&format!("{group},journal"));
+    assert!(is_added, "{words}");
+    assert!(list().contains("data,room-for-metadata"), "{}", list());
+    mounted.holdfast(&["group", "metadata", &directory, "0"]);
+    mounted.holdfast(&["group", "metadata", &directory, "1"]);
+    let (_, status) = told(&mounted, &["status", &directory]);
+    assert!(status.contains("group 1: single (data, metadata, journal)"), "{status}");
+    mounted.holdfast(&["group", "remove", &directory, "0", "--wait"]);
+    assert!(!list().contains("pool.hf") && list().contains(&more), "{}", list());
+    for number in 0..6_u8 {
+        let content = fs::read(mounted.path(&format!("f{number}")));
+        assert!(content.expect("it is there") == [number; FILE_BYTES], "file {number}");
+    }
+    mounted.unmount();
+    mounted.holdfast(&["check", &more]);
+    mounted.holdfast(&["mount", &more, &directory, "--daemon"]);
+    let content = fs::read(mounted.path("f3"));
+    assert!(content.expect("it is there") == [3; FILE_BYTES]);
+    mounted.unmount();
 }
