@@ -49,7 +49,8 @@ pub(crate) enum GroupCommand {
     Add {
         /// The pool
         pool: PathBuf,
-        /// The disk group: KIND:DEVICE,DEVICE[=data|=journal|=[data,]metadata,journal]
+        /// The disk group: KIND:DEVICE,DEVICE, then =data, =journal, =metadata,journal or
+        /// =data,metadata,journal
         #[arg(value_parser = parse_group, value_name = "GROUP")]
         group: GroupSpec,
         /// Size of devices that are files and not there yet
