@@ -6,6 +6,7 @@
 //! refused for that installs what waits, and then it is known. One long run has few pages beside
 //! its blocks ([`pages_for`]).
 
+use format::geometry::Geometry;
 use format::map::POINTERS_PER_PAGE;
 use runtime::planted::{self, Planted};
 
@@ -89,12 +90,11 @@ impl Allocator {
             return Ok(None);
         }
         let (_, used) = self.space_of(main_of(geometry))?;
-        Ok(Some(self.apart_with(used)))
+        Ok(Some(self.apart_with(geometry, used)))
     }
 
-    /// Returns what the first disk group has, of which `used` fragments are in use.
-    pub(super) fn apart_with(&self, used: u64) -> Apart {
-        let geometry = self.geometry();
+    /// Returns what the main disk group of `geometry` has, of which `used` fragments are in use.
+    pub(super) fn apart_with(&self, geometry: &Geometry, used: u64) -> Apart {
         let numbers = main_of(geometry);
         let first = numbers.start;
         let total: u64 = numbers.map(|number| capacity_of(geometry, number)).sum();

@@ -272,10 +272,7 @@ impl Allocator {
             return Ok(CanLeave::LastForData);
         }
         let main = &state.shares[0];
-        let (numbers, spare) = match &state.apart {
-            Some(apart) => (main.numbers.clone(), apart.spare()),
-            None => (main.numbers.clone(), self.spare_of(main)),
-        };
+        let (numbers, spare) = (main.numbers.clone(), self.spare_of(&state, main));
         let gives = |share: &&Share| !share.is_main && share.gives_room();
         let others = state.shares.iter().filter(gives).count();
         Ok(match self.missing(&state, numbers, (spare, others))? {
@@ -308,7 +305,7 @@ impl Allocator {
             // All of it counts as used elsewhere already.
             return Ok(pages);
         }
-        let spare: u64 = own.map(|share| self.spare_of(share)).sum();
+        let spare: u64 = own.map(|share| self.spare_of(state, share)).sum();
         let stays = |share: &&Share| !going.has_share(share) && !share.is_leaving;
         let others = state.shares.iter().filter(stays).filter(|share| share.has_data).count();
         // The fronts of that count as room and as used.

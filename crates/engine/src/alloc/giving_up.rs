@@ -99,15 +99,15 @@ impl Allocator {
         let loaded = || state.groups.range(numbers.clone()).map(|(_, group)| group);
         let free: Vec<Free> = loaded().map(super::group::Group::free).collect();
         let used: u64 = loaded().map(|group| u64::from(group.used())).sum();
-        let segments = loaded().flat_map(|group| &group.segments);
-        let pending: u64 = segments.map(|segment| u64::from(segment.pending)).sum();
+        let pending = pending_in(state, numbers.clone());
         for free in free {
             if let Some(share) = Self::share_of(state, numbers.start) {
                 share.spare.change(free, Free::default());
             }
         }
         if let Some(before) = state.apart {
-            let apart = self.apart_with(before.used.saturating_sub(used));
+            let used = before.used.saturating_sub(used);
+            let apart = self.apart_with(self.geometry(), used);
             let pending = before.pending.saturating_sub(pending);
             state.apart = Some(Apart { pending, ..apart });
         }
@@ -134,6 +134,12 @@ impl Allocator {
         let staying: u64 = staying.map(|number| capacity_of(self.geometry(), number)).sum();
         state.capacity.saturating_sub(staying)
     }
+}
+
+/// Returns how many fragments of `numbers` are freed and not released.
+pub(super) fn pending_in(state: &State, numbers: Range<u32>) -> u64 {
+    let segments = state.groups.range(numbers).flat_map(|(_, group)| &group.segments);
+    segments.map(|segment| u64::from(segment.pending)).sum()
 }
 
 /// Returns how many of `numbers` are in memory: all that are in use, once they were looked at.

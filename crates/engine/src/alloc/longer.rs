@@ -80,7 +80,7 @@ impl Allocator {
         lengthen(&mut state.shares, geometry);
         self.note(state, geometry, &Found::of_fronts(longer.fronts));
         if let Some(Apart { used, pending, .. }) = state.apart {
-            let apart = self.apart_with(used);
+            let apart = self.apart_with(geometry, used);
             state.apart = Some(Apart { pending, ..apart });
         }
     }

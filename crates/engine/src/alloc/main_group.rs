@@ -11,8 +11,10 @@ use format::geometry::Geometry;
 use format::page::{PAGE_HEADER_BYTES, PageKind, PageOwner, SLOTS_PER_PAGE};
 use runtime::planted::{self, Planted};
 
+use super::apart::Apart;
+use super::giving_up::pending_in;
 use super::share::{Share, capacity_of, kept_of, main_of};
-use super::{Allocator, State, reserve_of};
+use super::{Allocator, State};
 use crate::buffer::page_of;
 use crate::error::{FsError, FsResult};
 
@@ -73,9 +75,9 @@ impl Allocator {
         state.shares.swap(0, at);
         state.shares[0].is_main = true;
         state.shares[0].has_data = geometry.first_has_data;
-        let pending = self.pending_in_main(&state);
-        let apart = (!geometry.first_has_data).then(|| self.apart_with(used));
-        state.apart = apart.map(|apart| super::apart::Apart { pending, ..apart });
+        let pending = pending_in(&state, numbers);
+        let apart = (!geometry.first_has_data).then(|| self.apart_with(geometry, used));
+        state.apart = apart.map(|apart| Apart { pending, ..apart });
         self.note(&mut state, geometry, &found);
         Ok(())
     }
@@ -88,7 +90,6 @@ impl Allocator {
         at: usize,
         (coming, used): (&Geometry, u64),
     ) -> FsResult<u64> {
-        let numbers = main_of(coming);
         let segment = u64::from(coming.segment_fragments);
         let lacks = if coming.first_has_data {
             // GR1: pages need whole segments, which data leaves there from then on.
@@ -96,11 +97,8 @@ impl Allocator {
             let free = self.count_free_in(state, at, wanted)?;
             u64::from(wanted.saturating_sub(free)) * segment
         } else {
-            let total: u64 = numbers.clone().map(|it| u64::from(coming.fragments_of(it))).sum();
-            let gaps = total / segment * u64::from(coming.metadata_gap(numbers.start));
-            let free = total.saturating_sub(gaps + used);
-            let reserve = reserve_of(coming, total - gaps, self.block_shift);
-            (state.promised + reserve).saturating_sub(free)
+            let apart = self.apart_with(coming, used);
+            (state.promised + apart.reserve).saturating_sub(apart.free())
         };
         // What the old one holds counts as used where data is, if it gives no room any more.
         let old = &state.shares[0];
@@ -109,12 +107,5 @@ impl Allocator {
         let gone = all.saturating_sub(apart.spare() + self.fronts_in(old.numbers.clone())?);
         let room = state.capacity.saturating_sub(self.taken(state) + self.spare(state));
         Ok(lacks.max((gone + state.reserve).saturating_sub(room)))
-    }
-
-    /// Returns how many fragments of the main disk group are freed and not released.
-    fn pending_in_main(&self, state: &State) -> u64 {
-        let groups = state.groups.range(state.shares[0].numbers.clone());
-        let segments = groups.flat_map(|(_, group)| &group.segments);
-        segments.map(|segment| u64::from(segment.pending)).sum()
     }
 }

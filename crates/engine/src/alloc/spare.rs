@@ -189,16 +189,16 @@ impl Allocator {
 
     /// What blocks can't have of what nobody has.
     pub(super) fn spare(&self, state: &State) -> u64 {
-        let of = |share: &Share| match &state.apart {
-            // G7: what blocks can't have is all of the main disk group.
-            Some(apart) if share.is_main => apart.spare(),
-            _ => self.spare_of(share),
-        };
-        state.shares.iter().filter(|share| share.gives_room()).map(of).sum()
+        let shares = state.shares.iter().filter(|share| share.gives_room());
+        shares.map(|share| self.spare_of(state, share)).sum()
     }
 
     /// The same of one disk group.
-    pub(super) fn spare_of(&self, share: &Share) -> u64 {
+    pub(super) fn spare_of(&self, state: &State, share: &Share) -> u64 {
+        if let Some(apart) = state.apart.as_ref().filter(|_| share.is_main) {
+            // G7: what blocks can't have is all of the main disk group.
+            return apart.spare();
+        }
         let (geometry, group) = (self.geometry(), share.numbers.start);
         let unused = u64::from(share.unused);
         if !share.has_pages() {

@@ -15,8 +15,6 @@ use crate::slots::Slots;
 pub(super) const ROLES_DATA: u8 = 1;
 const ROLES_METADATA: u8 = 2;
 const ROLES_JOURNAL: u8 = 4;
-/// Roles of the main disk group where data and the journal are elsewhere: at least these.
-const ROLES_OF_MAIN: u8 = ROLES_METADATA;
 
 /// Returns what a pool has that the format describes and this software does not do: roles, and
 /// commits without a log. What of members it does not do `members.rs` says.
@@ -30,7 +28,7 @@ pub(super) fn not_implemented(disk: &SuperblockDisk) -> Option<&'static str> {
     };
     let of_main = disk.disk_groups.get(usize::from(main)).map_or(0, |group| group.roles);
     let checks = [
-        (of_main & ROLES_OF_MAIN == ROLES_OF_MAIN, "a main disk group without metadata"),
+        (of_main & ROLES_METADATA != 0, "a main disk group without metadata"),
         (
             disk.disk_groups.iter().enumerate().all(has_known_roles),
             "the journal beside data or metadata that is not where the fixed regions are",

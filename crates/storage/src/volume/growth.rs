@@ -426,8 +426,10 @@ impl Volume {
             return Err(AddGroupError::MetadataOnRoundRobin);
         }
         // What can be the main one can have the log.
+        let takes_log = check_sectors(superblock, infos().cloned());
+        let has_sectors = takes_log.is_ok();
         if new.roles.metadata || new.roles.journal {
-            check_sectors(superblock, infos().cloned())?;
+            takes_log?;
         }
         if new.roles == Roles::JOURNAL {
             return plan_journal(superblock, new.layout, (number, slots), smallest);
@@ -438,7 +440,6 @@ impl Volume {
             found_bytes: smallest.size_bytes,
             group_bytes,
         };
-        let has_sectors = check_sectors(superblock, infos().cloned()).is_ok();
         let roles = match has_sectors {
             true => geometry.with_room(new.roles, new.layout, smallest.size_bytes),
             false => new.roles,

@@ -107,30 +107,29 @@ impl Changing<'_> {
     ) -> Result<(), MainError> {
         let volume = self.volume();
         let mut parts = volume.parts_now(superblock);
-        let coming = self.plan_main(superblock, number)?;
-        let edition = volume.next_edition(changes_to_come(&coming))?;
+        let edition = volume.next_edition(changes_to_come(superblock))?;
         let at = parts.iter().position(|part| part.disk_group == number);
-        let at = at.ok_or(MainError::None { number })?;
-        let set = match parts.first() {
-            Some(main) => std::sync::Arc::clone(main.composite.members()),
-            None => return Err(MainError::None { number }),
+        let (Some(at), Some(set)) = (at, volume.members()) else {
+            return Err(MainError::None { number });
         };
         check_all_online(superblock, &set.all())?;
-        let infos = parts.get(at).map(|part| part.composite.info().clone());
-        check_sectors(superblock, infos.into_iter())?;
-        let to = parts.get(at).map(|part| std::sync::Arc::clone(&part.composite));
-        if let Some(to) = to.filter(|_| !planted::is(Planted::FixedRegionsNotCopied)) {
-            self.copy_fixed(to.as_ref(), superblock.geometry.journal_group.is_some(), active)?;
+        let to = parts.remove(at);
+        check_sectors(superblock, std::iter::once(to.composite.info().clone()))?;
+        if !planted::is(Planted::FixedRegionsNotCopied) {
+            let has_journal_apart = superblock.geometry.journal_group.is_some();
+            self.copy_fixed(to.composite.as_ref(), has_journal_apart, active)?;
         }
+        parts.insert(0, to);
         let mut made = Ok(());
         set.change(|slots, label| {
-            made = check_all_online(label, slots).and_then(|()| {
-                let group = label.added.iter().find(|group| group.number == number);
-                check(label, group.ok_or(MainError::None { number })?)?;
-                Ok(label.make_main(number).map_err(AddGroupError::from)?)
-            });
-            if made.is_err() {
-                return Change::Nothing;
+            let coming =
+                check_all_online(label, slots).and_then(|()| self.plan_main(label, number));
+            match coming {
+                Ok(coming) => *label = coming,
+                Err(error) => {
+                    made = Err(error);
+                    return Change::Nothing;
+                }
             }
             // No map of what a member has missed is there: those go by parts of the pool.
             set.cut_anew(&label.geometry);
@@ -142,8 +141,6 @@ impl Changing<'_> {
             superblock.sequence = label.sequence;
             take_table(superblock, &label);
         }
-        let main = parts.remove(at);
-        parts.insert(0, main);
         volume.set_parts(edition, parts, superblock);
         Ok(())
     }
