@@ -15,7 +15,7 @@ use storage::pool::read_superblock;
 use storage::volume::{AttachError, DetachError, Opening, ReplaceError, ToRemake, Volume};
 
 use super::groups::{check_all, group_of, groups, labelled, new_pool};
-use super::{Devices, POOL_BYTES, devices_of, get, open, put, reopened};
+use super::{Devices, POOL_BYTES, cut_at, devices_of, get, open, put, reopened};
 
 const FILES: usize = 5;
 const FILE_BYTES: usize = 300 << 10;
@@ -240,8 +240,7 @@ fn a_cut_at_any_moment_leaves_it_in_or_out() {
         let end = [left, run.devices[0].time()];
         let times = (begun..begun + 24).chain(copying).chain(leaving..left).chain(end);
         for (turn, time) in times.enumerate() {
-            let images: Vec<Image> =
-                recordings.iter().map(|r| r.point_at(time).image(&mut prng).image).collect();
+            let images: Vec<Image> = cut_at(&recordings, time, false, &mut prng);
             let versions = run.versions_at(time);
             let lost = Some(turn % images.len()).filter(|lost| run.does_without(*lost, time));
             for lost in [None, lost] {
@@ -497,8 +496,7 @@ fn a_cut_while_a_disk_group_comes_into_a_free_slot_leaves_a_pool() {
     let versions: Versions = (0..FILES).map(|name| (name, 0)).collect();
     for time in begun..=end {
         let what = format!("cut at {time} of {begun} to {end}");
-        let images = recordings.iter().map(|r| r.point_at(time).image(&mut prng).image);
-        let found = labelled(&devices_of(images.collect()));
+        let found = labelled(&devices_of(cut_at(&recordings, time, false, &mut prng)));
         let pool = open(&found).unwrap_or_else(|error| panic!("{what}: {error}"));
         verify(&pool, &versions, &what);
         match slots(&pool).as_slice() {

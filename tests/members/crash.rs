@@ -12,7 +12,7 @@ use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
 use storage::device::{RequestKind, SharedDevice};
 use storage::volume::{Opening, Volume};
 
-use super::{Devices, devices_of, get, new_mirror, open, put, reopened, shared};
+use super::{Devices, cut_at, devices_of, get, new_mirror, open, put, reopened, shared};
 
 /// States of the members that are tried at each moment, besides none and all.
 const STATES: u64 = 2;
@@ -95,15 +95,6 @@ fn survive(left: &Devices, promised: &BTreeMap<&str, Vec<&[u8]>>, what: &str) {
     check(left, what);
 }
 
-/// Images of all members after a cut at `time`: a state of each, of its own.
-fn images(
-    recordings: &[storage::device::sim::Recording],
-    time: u64,
-    prng: &mut Prng,
-) -> Vec<Image> {
-    recordings.iter().map(|recording| recording.point_at(time).image(prng).image).collect()
-}
-
 fn explore(count: usize, seed: u64, stride: u64) -> u64 {
     let devices = reopened(&new_mirror(count), &[0, 1, 2][..count]);
     let pool = open(&devices).expect("a new mirror opens");
@@ -116,10 +107,7 @@ fn explore(count: usize, seed: u64, stride: u64) -> u64 {
     for time in (seed % stride..=end).step_by(usize::try_from(stride).expect("small")) {
         let promised = promised(&acknowledged, time);
         for state in 0..STATES + 2 {
-            let images = match state {
-                0 => recordings.iter().map(|r| r.point_at(time).durable().clone()).collect(),
-                _ => images(&recordings, time, &mut prng),
-            };
+            let images = cut_at(&recordings, time, state == 0, &mut prng);
             for missing in [None, Some(0), Some(count - 1)] {
                 let there = (0..count).filter(|at| Some(*at) != missing);
                 let left = devices_of(there.map(|at| images[at].clone()).collect());
@@ -152,14 +140,14 @@ fn a_cut_in_a_recovery_and_another_member_missing_lose_nothing() {
     let (end, mut prng, mut states) = (now(&devices), Prng::from_seed(5), 0);
     for time in (0..=end).step_by(11) {
         let promised = promised(&acknowledged, time);
-        let first = devices_of(images(&recordings, time, &mut prng));
+        let first = devices_of(cut_at(&recordings, time, false, &mut prng));
         let Ok(pool) = open(&first) else { panic!("cut at {time}: it does not open") };
         let versions: BTreeMap<String, Option<Vec<u8>>> =
             promised.keys().map(|name| ((*name).to_owned(), get(&pool, name))).collect();
         drop(pool);
         let again: Vec<_> = first.iter().map(|device| device.recording()).collect();
         for second in (0..=now(&first)).step_by(3) {
-            let images = images(&again, second, &mut prng);
+            let images = cut_at(&again, second, false, &mut prng);
             for missing in [None, Some(0), Some(1)] {
                 let there = (0..2).filter(|at| Some(*at) != missing);
                 let left = devices_of(there.map(|at| images[at].clone()).collect());

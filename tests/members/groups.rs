@@ -16,7 +16,7 @@ use storage::device::{AlignedBuffer, Device, Operation, Purpose, RequestKind, Sh
 use storage::pool::read_superblock;
 use storage::volume::{NewGroup, Opening, Volume};
 
-use super::{Devices, POOL_BYTES, devices_of, get, new_mirror, open, put, shared};
+use super::{Devices, POOL_BYTES, cut_at, devices_of, get, new_mirror, open, put, shared};
 
 const MIB: usize = 1 << 20;
 const RAID5: Layout = Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT };
@@ -482,6 +482,16 @@ fn what_lay_on_a_device_is_no_group_of_the_pool() {
     check_all(&devices, "added again");
 }
 
+/// Panics unless `pool`, which wrote the file "after" on what a power cut left, is whole when it is
+/// cut off once more, and has that.
+pub(super) fn goes_on(pool: Pool, left: &Devices, after: &[u8], what: &str) {
+    drop(pool);
+    let left = labelled(left);
+    check_all(&left, what);
+    let pool = open(&left).unwrap_or_else(|error| panic!("{what}: again: {error}"));
+    assert!(get(&pool, "after").as_deref() == Some(after), "{what}");
+}
+
 /// Returns of `devices` those that a user's command finds: which the newest label names.
 pub(super) fn labelled(devices: &Devices) -> Devices {
     let label = |device: &Arc<SimDevice>| {
@@ -535,11 +545,7 @@ fn a_cut_while_a_group_is_added_leaves_all_of_it_or_nothing() {
             // Each moment of the addition, some of the rest.
             let tries = if time <= is_added { 6 } else { u64::from(time.is_multiple_of(5)) };
             for state in 0..tries {
-                let image = |recording: &storage::device::sim::Recording, prng: &mut Prng| {
-                    let point = recording.point_at(time);
-                    if state == 0 { point.durable().clone() } else { point.image(prng).image }
-                };
-                let images = recordings.iter().map(|it| image(it, &mut prng)).collect();
+                let images = cut_at(&recordings, time, state == 0, &mut prng);
                 let what = format!("{}: cut at {time} of {begun}, state {state}", first.word());
                 let left = labelled(&devices_of(images));
                 let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -6,12 +6,12 @@ use format::geometry::POOL_BYTES_MIN;
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::prng::Prng;
-use storage::device::sim::{Fault, FaultPlan, Image, Recording, SimDevice, SimOptions};
+use storage::device::sim::{Fault, FaultPlan, Image, SimDevice, SimOptions};
 use storage::device::{Purpose, RequestKind};
 use storage::volume::{AddGroupError, NewGroup};
 
-use super::groups::{check_all, content, group_of, groups, labelled, new_pool};
-use super::{Devices, POOL_BYTES, devices_of, get, open, put};
+use super::groups::{check_all, content, goes_on, group_of, groups, labelled, new_pool};
+use super::{Devices, POOL_BYTES, cut_at, devices_of, get, open, put};
 
 const RAID5: Layout = Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT };
 
@@ -61,11 +61,7 @@ fn a_cut_while_the_journal_moves_loses_nothing() {
             let is_moving = time <= is_there || (leaves..=is_back).contains(&time);
             let tries = if is_moving { 4 } else { u64::from(time.is_multiple_of(5)) };
             for state in 0..tries {
-                let image = |recording: &Recording, prng: &mut Prng| {
-                    let point = recording.point_at(time);
-                    if state == 0 { point.durable().clone() } else { point.image(prng).image }
-                };
-                let images = recordings.iter().map(|it| image(it, &mut prng)).collect();
+                let images = cut_at(&recordings, time, state == 0, &mut prng);
                 let what = format!("{}: cut at {time} of {begun} to {end}, {state}", first.word());
                 let left = labelled(&devices_of(images));
                 let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -80,11 +76,7 @@ fn a_cut_while_the_journal_moves_loses_nothing() {
                     assert!(found == Some(content(*name, 1, 50_000)), "{what}: file {name}");
                 }
                 put(&pool, "after", &content(9, 9, 90_000)).expect("it goes on");
-                drop(pool);
-                let left = labelled(&left);
-                check_all(&left, &what);
-                let pool = open(&left).unwrap_or_else(|error| panic!("{what}: again: {error}"));
-                assert!(get(&pool, "after") == Some(content(9, 9, 90_000)), "{what}");
+                goes_on(pool, &left, &content(9, 9, 90_000), &what);
             }
         }
     }

@@ -18,7 +18,7 @@ use storage::pool::read_superblock;
 use storage::volume::{GrowError, Opening, Volume};
 
 use super::groups::{check_all, content, group_of};
-use super::{Devices, POOL_BYTES, devices_of, get, open, put, shared};
+use super::{Devices, POOL_BYTES, cut_at, devices_of, get, open, put, shared};
 
 const MIB: u64 = 1 << 20;
 const RAID5: Layout = Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT };
@@ -258,12 +258,8 @@ fn cut_at_each_event(layout: Layout, width: usize, tries_max: u64) -> [u64; 2] {
         // Each moment of the growth, some of the rest.
         let tries = if time <= has_grown { tries_max } else { u64::from(time.is_multiple_of(20)) };
         for state in 0..tries {
-            let image = |recording: &Recording, prng: &mut Prng| {
-                let point = recording.point_at(time);
-                let is_durable = state == 0 && (tries_max > 1 || time.is_multiple_of(2));
-                if is_durable { point.durable().clone() } else { point.image(prng).image }
-            };
-            let images = recordings.iter().map(|it| image(it, &mut prng)).collect();
+            let is_durable = state == 0 && (tries_max > 1 || time.is_multiple_of(2));
+            let images = cut_at(&recordings, time, is_durable, &mut prng);
             let kind = layout.word();
             let what = format!("{kind}: cut at {time} of {begun} to {has_grown}, state {state}");
             let left = devices_ending_at(images, LONG_BYTES);

@@ -49,8 +49,9 @@ use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, NewInode};
 use engine::{CreateOptions, OpenError, OpenOptions, Pool, ScrubReport};
 use format::members::Layout;
 use runtime::clock::ManualClock;
+use runtime::prng::Prng;
 use storage::device::SharedDevice;
-use storage::device::sim::{Image, PowerSupply, SimDevice, SimOptions, Timeline};
+use storage::device::sim::{Image, PowerSupply, Recording, SimDevice, SimOptions, Timeline};
 use storage::volume::Opening;
 
 /// As few as are laid out well.
@@ -73,6 +74,16 @@ fn devices_of(images: Vec<Image>) -> Devices {
         SimDevice::open(image, options)
     };
     images.into_iter().enumerate().map(device).collect()
+}
+
+/// Returns what a power cut at `time` leaves of what was recorded of devices, a state of its own of
+/// each: what is durable there, or some of the rest too.
+fn cut_at(recordings: &[Recording], time: u64, is_durable: bool, prng: &mut Prng) -> Vec<Image> {
+    let image = |recording: &Recording| {
+        let point = recording.point_at(time);
+        if is_durable { point.durable().clone() } else { point.image(prng).image }
+    };
+    recordings.iter().map(image).collect()
 }
 
 /// Returns the devices as a pool takes them.

@@ -9,12 +9,12 @@ use format::disk_group::{DiskGroupState, Roles};
 use format::members::Layout;
 use format::stripes::UNIT_SHIFT_DEFAULT;
 use runtime::prng::Prng;
-use storage::device::sim::{Image, Recording, SimDevice, SimOptions};
+use storage::device::sim::{Image, SimDevice, SimOptions};
 use storage::volume::NewGroup;
 
-use super::groups::{check_all, content, group_of, groups, labelled, new_pool};
+use super::groups::{check_all, content, goes_on, group_of, groups, labelled, new_pool};
 use super::removal::{finish, take_clone};
-use super::{Devices, POOL_BYTES, devices_of, get, open, put};
+use super::{Devices, POOL_BYTES, cut_at, devices_of, get, open, put};
 
 const RAID5: Layout = Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT };
 const STRIPE: Layout = Layout::Stripe { unit_shift: UNIT_SHIFT_DEFAULT };
@@ -209,11 +209,7 @@ fn a_cut_while_the_metadata_moves_loses_nothing() {
                 _ => u64::from(time.is_multiple_of(3)),
             };
             for state in 0..tries {
-                let image = |recording: &Recording, prng: &mut Prng| {
-                    let point = recording.point_at(time);
-                    if state == 0 { point.durable().clone() } else { point.image(prng).image }
-                };
-                let images = recordings.iter().map(|it| image(it, &mut prng)).collect();
+                let images = cut_at(&recordings, time, state == 0, &mut prng);
                 let what = format!("{}: cut at {time} of {begun} to {end}, {state}", first.word());
                 let left = labelled(&devices_of(images));
                 let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -231,11 +227,7 @@ fn a_cut_while_the_metadata_moves_loses_nothing() {
                 if leaves && time.is_multiple_of(4) {
                     finish(&pool, 1, &what);
                 }
-                drop(pool);
-                let left = labelled(&left);
-                check_all(&left, &what);
-                let pool = open(&left).unwrap_or_else(|error| panic!("{what}: again: {error}"));
-                assert!(get(&pool, "after") == Some(content(9, 9, 90_000)), "{what}");
+                goes_on(pool, &left, &content(9, 9, 90_000), &what);
             }
         }
     }

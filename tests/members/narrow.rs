@@ -14,7 +14,7 @@ use super::reshape::{
     FILE_BYTES, MEMBER_BYTES, RAID5, Run, Versions, capacity, content, data_of, device, finish,
     moved, scrub, states, verify, versions_of, write,
 };
-use super::{Devices, devices_of, open, put, reopened, shared};
+use super::{Devices, cut_at, devices_of, open, put, reopened, shared};
 
 /// Files: they are written when there is no room in front any more.
 pub(super) const FILES: usize = 14;
@@ -212,8 +212,7 @@ fn a_cut_at_any_moment_loses_nothing() {
         let last = run.ended - 40..run.ended;
         let times = first.chain((run.begun + 20..run.ended - 40).step_by(step)).chain(last);
         for (turn, time) in times.chain([run.ended, end]).enumerate() {
-            let images: Vec<Image> =
-                recordings.iter().map(|r| r.point_at(time).image(&mut prng).image).collect();
+            let images: Vec<Image> = cut_at(&recordings, time, false, &mut prng);
             let versions = run.versions_at(time);
             // At the end nothing is on the one that goes, and it is not waited for.
             let one = if time + 40 >= run.ended { out } else { turn % images.len() };

@@ -10,7 +10,7 @@ use super::narrow::{FILES, filled_as, without};
 use super::reshape::{
     MEMBER_BYTES, RAID5, Versions, device, finish, scrub, states, verify, versions_of, write,
 };
-use super::{Devices, devices_of, open, reopened};
+use super::{Devices, cut_at, devices_of, open, reopened};
 
 const STRIPE: Layout = Layout::Stripe { unit_shift: 14 };
 
@@ -114,8 +114,7 @@ fn a_cut_while_a_second_member_goes_loses_nothing() {
     let step = usize::try_from((ended - begun) / 60).expect("small").max(1);
     for time in (begun..ended).step_by(step).chain(ended - 12..=ended) {
         let what = format!("cut at {time} of {begun} to {ended}");
-        let images: Vec<Image> =
-            recordings.iter().map(|it| it.point_at(time).image(&mut prng).image).collect();
+        let images: Vec<Image> = cut_at(&recordings, time, false, &mut prng);
         let found: Devices = labelled(&devices_of(images));
         let pool = open(&found).unwrap_or_else(|error| panic!("{what}: {error}"));
         verify(&pool, &versions, &what);

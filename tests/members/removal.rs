@@ -9,12 +9,12 @@ use format::members::Layout;
 use runtime::prng::Prng;
 use runtime::sync::Mutex;
 use runtime::sync::sim::{Scheduler, current, sleep_until};
-use storage::device::sim::{Fault, FaultPlan, Image, Recording};
+use storage::device::sim::{Fault, FaultPlan, Recording};
 use storage::device::{AlignedBuffer, Device, Purpose, RequestKind};
 use storage::pool::read_superblock;
 
 use super::groups::{check_all, content, group_of, groups, labelled, new_pool};
-use super::{Devices, POOL_BYTES, devices_of, get, open, put};
+use super::{Devices, POOL_BYTES, cut_at, devices_of, get, open, put};
 
 const FILE_BYTES: usize = 300_000;
 const FILES: usize = 10;
@@ -412,11 +412,7 @@ fn a_cut_while_a_group_is_removed_loses_nothing_and_it_goes_on() {
     let times = (begun..end.saturating_sub(60)).step_by(7).chain(end.saturating_sub(60)..=end);
     for time in times {
         for state in 0..2 {
-            let image = |recording: &Recording, prng: &mut Prng| {
-                let point = recording.point_at(time);
-                if state == 0 { point.durable().clone() } else { point.image(prng).image }
-            };
-            let images: Vec<Image> = recordings.iter().map(|it| image(it, &mut prng)).collect();
+            let images = cut_at(&recordings, time, state == 0, &mut prng);
             let what = format!("cut at {time} of {begun} to {end}, state {state}");
             let left = labelled(&devices_of(images));
             let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));

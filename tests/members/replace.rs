@@ -13,7 +13,9 @@ use storage::device::{
 };
 use storage::volume::{Opening, ReplaceError, ToRemake, Volume};
 
-use super::{Devices, POOL_BYTES, devices_of, get, new_mirror, open, put, reopened, shared};
+use super::{
+    Devices, POOL_BYTES, cut_at, devices_of, get, new_mirror, open, put, reopened, shared,
+};
 
 /// Content that fills many MiB of the pool, so that a copy takes many steps.
 const FILES: usize = 5;
@@ -127,8 +129,7 @@ fn a_copy_goes_on_after_a_cut_and_misses_nothing() {
     let (end, mut prng) = (devices[0].time(), Prng::from_seed(1));
     let mut resumed = 0;
     for time in (begun..=end).step_by(19) {
-        let images: Vec<Image> =
-            recordings.iter().map(|r| r.point_at(time).image(&mut prng).image).collect();
+        let images: Vec<Image> = cut_at(&recordings, time, false, &mut prng);
         let what = format!("cut at {time} of {begun} to {end}");
         let mut all = devices_of(images);
         // Before the label of the first tells of it, the old one is the member.

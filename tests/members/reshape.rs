@@ -17,7 +17,7 @@ use storage::volume::{AttachError, Busy, Moved, Opening, ReplaceError, Volume, W
 
 use super::groups::{check_all, group_of, groups};
 use super::raid5_crash::cut;
-use super::{Devices, NOTHING, devices_of, get, open, put, reopened, shared, unmended};
+use super::{Devices, NOTHING, cut_at, devices_of, get, open, put, reopened, shared, unmended};
 
 pub(super) const RAID5: Layout = Layout::Raid5 { unit_shift: 14 };
 pub(super) const MEMBER_BYTES: u64 = 14 << 20;
@@ -260,8 +260,7 @@ fn a_cut_at_any_moment_of_a_move_loses_nothing() {
         let end = run.devices[0].time();
         let times = (run.begun..run.begun + 20).chain((run.begun + 20..run.ended).step_by(step));
         for (turn, time) in times.chain([run.ended, end]).enumerate() {
-            let images: Vec<Image> =
-                recordings.iter().map(|r| r.point_at(time).image(&mut prng).image).collect();
+            let images: Vec<Image> = cut_at(&recordings, time, false, &mut prng);
             let versions = run.versions_at(time);
             for lost in [None, Some(turn % images.len())] {
                 let what = format!(

@@ -15,7 +15,7 @@ use super::reshape::{
     finish, moved, states, verify, versions_of, widened, write,
 };
 use super::unread::pages_of;
-use super::{devices_of, get, narrow, open, put, reopened, shared};
+use super::{cut_at, devices_of, get, narrow, open, put, reopened, shared};
 
 const STRIPE: Layout = Layout::Stripe { unit_shift: 14 };
 
@@ -92,9 +92,7 @@ fn survives_cuts(run: &Run, what: &str, step: usize) {
     let times = (run.begun..run.begun + 20).chain((run.begun + 20..run.ended).step_by(step));
     for time in times.chain([run.ended, end]) {
         let what = format!("{what}: cut at {time} of {} to {}", run.begun, run.ended);
-        let image = |recording: &storage::device::sim::Recording| recording.point_at(time);
-        let images: Vec<Image> =
-            recordings.iter().map(|it| image(it).image(&mut prng).image).collect();
+        let images = cut_at(&recordings, time, false, &mut prng);
         let (versions, images_count) = (run.versions_at(time), images.len());
         let found = super::groups::labelled(&devices_of(images));
         let pool = open(&found).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -203,8 +201,7 @@ fn a_cut_before_anything_lies_on_a_failing_member_loses_nothing() {
     let mut prng = Prng::from_seed(9);
     let (mut seen, mut online) = (0, 0);
     for time in (run.begun..run.ended).step_by(5) {
-        let image = |it: &storage::device::sim::Recording| it.point_at(time).image(&mut prng).image;
-        let images: Vec<Image> = recordings.iter().map(image).collect();
+        let images = cut_at(&recordings, time, false, &mut prng);
         let found = super::groups::labelled(&devices_of(images));
         let opening = Opening { devices: shared(&found), accepts_missing: false };
         let (_, label) = Volume::open_members(opening).expect("it was cut");

@@ -15,7 +15,7 @@ use storage::device::{Purpose, RequestKind, SharedDevice};
 
 use super::groups::{check_all, content, group_of, groups};
 use super::removal::finish;
-use super::{Devices, POOL_BYTES, devices_of, get, open, put, shared};
+use super::{Devices, POOL_BYTES, cut_at, devices_of, get, open, put, shared};
 
 const MIB: usize = 1 << 20;
 const RAID5: Layout = Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT };
@@ -219,11 +219,7 @@ fn a_creation_that_is_cut_off_leaves_no_part_of_a_pool() {
     let (mut states, mut whole) = (0, 0);
     for time in 0..=end {
         for state in 0..4 {
-            let image = |recording: &Recording, prng: &mut Prng| {
-                let point = recording.point_at(time);
-                if state == 0 { point.durable().clone() } else { point.image(prng).image }
-            };
-            let images: Vec<Image> = recordings.iter().map(|it| image(it, &mut prng)).collect();
+            let images = cut_at(&recordings, time, state == 0, &mut prng);
             let what = format!("cut at {time} of {end}, state {state}");
             states += 1;
             match open(&devices_of(images)) {
@@ -277,11 +273,7 @@ fn cut_with_any_member_missing(specs: &[Spec]) {
     let mut states = 0;
     for time in (begun..=end).step_by(3) {
         for missing in 0..=devices.len() {
-            let image = |recording: &Recording, prng: &mut Prng| {
-                let point = recording.point_at(time);
-                if states % 5 == 0 { point.durable().clone() } else { point.image(prng).image }
-            };
-            let images: Vec<Image> = recordings.iter().map(|it| image(it, &mut prng)).collect();
+            let images = cut_at(&recordings, time, states % 5 == 0, &mut prng);
             let left: Vec<Image> = (0..)
                 .zip(images)
                 .filter(|(at, _)| *at != missing)

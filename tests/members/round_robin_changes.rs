@@ -14,7 +14,7 @@ use storage::volume::{Change, LaneError, Opening, Volume};
 use super::groups::{check_all, content, group_of, groups, labelled};
 use super::removal::{finish, take_clone};
 use super::roles::make;
-use super::{Devices, POOL_BYTES, devices_of, get, open, put, shared};
+use super::{Devices, POOL_BYTES, cut_at, devices_of, get, open, put, shared};
 
 const FILE_BYTES: usize = 200_000;
 const FILES: usize = 24;
@@ -298,11 +298,7 @@ fn a_cut_at_any_event_of_a_change_loses_nothing() {
     };
     for time in (begun..=end).filter(around) {
         for state in 0..2 {
-            let image = |recording: &Recording, prng: &mut Prng| {
-                let point = recording.point_at(time);
-                if state == 0 { point.durable().clone() } else { point.image(prng).image }
-            };
-            let images: Vec<Image> = recordings.iter().map(|it| image(it, &mut prng)).collect();
+            let images = cut_at(&recordings, time, state == 0, &mut prng);
             let what = format!("cut at {time} of {begun}, {has_come}, {leaves}, state {state}");
             let left = labelled(&devices_of(images));
             let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -362,11 +358,7 @@ fn labels_that_change_while_a_device_comes_are_in_nobodys_way() {
     let mut widths = [0; 2];
     for time in begun..=end {
         for state in 0..12 {
-            let image = |recording: &Recording, prng: &mut Prng| {
-                let point = recording.point_at(time);
-                if state == 0 { point.durable().clone() } else { point.image(prng).image }
-            };
-            let images = recordings.iter().map(|it| image(it, &mut prng)).collect();
+            let images = cut_at(&recordings, time, state == 0, &mut prng);
             let what = format!("cut at {time} of {begun} to {end}, state {state}");
             let left = labelled(&devices_of(images));
             let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
