@@ -19,7 +19,7 @@
 //! ```
 //!
 //! Each member of the disk group with the journal has all of it, at the bytes that it has in the
-//! pool. The bytes of the first disk group there are not used then:
+//! pool. The bytes of the main disk group there are not used then:
 //!
 //! ```text
 //!   pool                 | copy 0 | copy 1 | journal | double-write area | ...
@@ -370,7 +370,7 @@ impl Geometry {
     /// without that role have them.
     #[must_use]
     pub fn may_have_data(&self, group: u32) -> bool {
-        self.range_of(group).map_or(self.first_has_data, |range| range.has_data)
+        self.range_of(group).map_or(self.main_has_data, |range| range.has_data)
     }
 
     /// Returns the numbers of the allocation groups of the main disk group.
@@ -513,7 +513,7 @@ impl Geometry {
     /// Returns how allocation group `number` lies in stripes; `None`: it does not.
     #[must_use]
     pub fn stripe_of(&self, number: u32) -> Option<StripeShape> {
-        self.range_of(number).map_or(self.first_stripe, |range| range.stripe)
+        self.range_of(number).map_or(self.main_stripe, |range| range.stripe)
     }
 
     /// Whether allocation group `number` lies in stripes.
@@ -531,7 +531,7 @@ impl Geometry {
         start..self.group_offset(last) + (u64::from(range.last_fragments) << self.fragment_shift)
     }
 
-    /// Returns where the space of the pool ends: behind the first disk group, superblocks included,
+    /// Returns where the space of the pool ends: behind the main disk group, superblocks included,
     /// and every allocation group.
     #[must_use]
     pub fn space_end(&self) -> u64 {

@@ -120,9 +120,9 @@ pub struct Geometry {
     /// begin.
     pub groups_offset: u64,
     /// How the main disk group lies in stripes; `None`: it does not.
-    pub first_stripe: Option<StripeShape>,
+    pub main_stripe: Option<StripeShape>,
     /// Whether the main disk group may have data; metadata it has always.
-    pub first_has_data: bool,
+    pub main_has_data: bool,
     /// Number of the disk group that has the journal, if another than the main one has it.
     pub journal_group: Option<u8>,
     /// The groups of all disk groups but the main one.
@@ -215,7 +215,7 @@ impl Geometry {
 
     fn plan_with(
         options: &GeometryOptions,
-        (stripe, first_stripe): (Option<StripeWidth>, Option<StripeShape>),
+        (stripe, main_stripe): (Option<StripeWidth>, Option<StripeShape>),
         beside_bytes: u64,
     ) -> Result<Geometry, GeometryError> {
         let bytes = options.device_bytes / PAGE * PAGE;
@@ -255,7 +255,7 @@ impl Geometry {
             ends + shape.bytes_of_rows(rows, segment_bytes)
         };
         let mut geometry = Geometry {
-            device_bytes: first_stripe.map_or(bytes, whole),
+            device_bytes: main_stripe.map_or(bytes, whole),
             fragment_shift: u8::try_from(fragment_bytes.ilog2()).expect("10 to 12"),
             segment_fragments: narrow(segment_bytes / fragment_bytes),
             group_fragments: narrow(group_bytes / fragment_bytes),
@@ -268,8 +268,8 @@ impl Geometry {
             double_write_pages,
             group_table_offset,
             groups_offset,
-            first_stripe,
-            first_has_data: true,
+            main_stripe,
+            main_has_data: true,
             journal_group: None,
             added: Vec::new(),
             reshape: None,

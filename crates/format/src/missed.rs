@@ -45,7 +45,7 @@ pub struct Parts([u8; 32]);
 impl Parts {
     /// None of them.
     pub const NONE: Parts = Parts([0; 32]);
-    /// All of them, and whatever lies behind the first disk group.
+    /// All of them, and whatever lies behind the main disk group.
     pub const ALL: Parts = Parts([0xff; 32]);
 
     /// Returns those that `range`, in bytes of the pool, lies in.

@@ -138,7 +138,7 @@ struct SuperblockDisk {
     /// Largest sector of the devices that the pool has been on, in bytes: chunks of the log fill
     /// whole ones.
     sector_bytes: U32,
-    /// Bytes that the first disk group uses of each member.
+    /// Bytes that the main disk group uses of each member.
     device_bytes: U64,
     /// Fragment size: binary logarithm.
     fragment_shift: u8,
@@ -153,7 +153,7 @@ struct SuperblockDisk {
     segment_fragments: U32,
     /// Fragments of a group.
     group_fragments: U32,
-    /// Groups of the first disk group.
+    /// Groups of the main disk group.
     group_count: U32,
     /// First byte of the journal's region.
     journal_offset: U64,
@@ -493,8 +493,8 @@ impl Superblock {
             double_write_pages: disk.double_write_pages.get(),
             group_table_offset: disk.group_table_offset.get(),
             groups_offset: disk.groups_offset.get(),
-            first_stripe: own,
-            first_has_data: main.roles & groups::ROLES_DATA != 0,
+            main_stripe: own,
+            main_has_data: main.roles & groups::ROLES_DATA != 0,
             journal_group: None,
             added: Vec::new(),
             reshape,

@@ -254,7 +254,7 @@ fn placement_of(reader: &Reader, placement: Placement) -> String {
     let stays = |number: u8| {
         let mut added = geometry.added.iter();
         added.any(|range| range.disk_group == number && !range.is_leaving)
-            || number == geometry.main && geometry.first_has_data
+            || number == geometry.main && geometry.main_has_data
     };
     match placement {
         Placement::Group(number) if stays(number) => {

@@ -313,7 +313,7 @@ fn free_maps_and_usage_are_compared_with_what_is_found() {
 fn data_in_a_disk_group_for_metadata_alone_is_found() {
     let report = expect(&[DefectCode::SG006; 3], |image| {
         let mut label = image.superblock.clone();
-        label.geometry.first_has_data = false;
+        label.geometry.main_has_data = false;
         (0..4).for_each(|copy| put_superblock(image, copy, &label.encode(copy)));
     });
     assert!(report.to_text().contains("for metadata alone"), "{}", report.to_text());

@@ -1,4 +1,4 @@
-//! The first disk group where no data may lie there: metadata has room of its own.
+//! The main disk group where no data may lie there: metadata has room of its own.
 //!
 //! What is free there no block can have, so it counts as spare; and what takes metadata is held
 //! against what is there, as all is held against the capacity (G4). How much of a promise will be
@@ -23,9 +23,9 @@ fn pages_for(fragments: u64) -> u64 {
     fragments.min(SCATTERED_MAX) + fragments / POINTERS_PER_PAGE
 }
 
-/// What the first disk group has left for metadata where it has data too.
+/// What the main disk group has left for metadata where it has data too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FirstHas {
+pub(crate) enum MainHas {
     /// As many segments as are kept there for it.
     Enough,
     /// Fewer, and data finds room in others.
@@ -37,7 +37,7 @@ pub(crate) enum FirstHas {
 /// In fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Apart {
-    /// What the first disk group has.
+    /// What the main disk group has.
     pub(super) total: u64,
     /// Of that what pages can have.
     pub(super) capacity: u64,
@@ -50,7 +50,7 @@ pub(super) struct Apart {
 }
 
 impl Apart {
-    /// Changes what is counted of the first disk group, if it is counted and has group `number`.
+    /// Changes what is counted of the main disk group, if it is counted and has group `number`.
     pub(super) fn change(state: &mut State, number: u32, change: impl FnOnce(&mut Apart)) {
         let is_first = state.shares[0].numbers.contains(&number);
         if let Some(apart) = state.apart.as_mut().filter(|_| is_first) {
@@ -83,10 +83,10 @@ impl Apart {
 }
 
 impl Allocator {
-    /// Counts what is in use of the first disk group, if no data may lie there.
+    /// Counts what is in use of the main disk group, if no data may lie there.
     pub(super) fn apart_at_open(&self) -> FsResult<Option<Apart>> {
         let geometry = self.geometry();
-        if geometry.first_has_data {
+        if geometry.main_has_data {
             return Ok(None);
         }
         let (_, used) = self.space_of(main_of(geometry))?;
@@ -133,26 +133,26 @@ impl Allocator {
         if has_room || is_planted { Ok(()) } else { Err(FsError::NoSpace) }
     }
 
-    /// Whether the first disk group has data beside all metadata, and others give data room too.
-    fn shares_first(&self, state: &State) -> bool {
+    /// Whether the main disk group has data beside all metadata, and others give data room too.
+    fn shares_main(&self, state: &State) -> bool {
         let is_planted = planted::is(Planted::FirstGroupNotCounted);
         let others_give = (1..state.shares.len()).any(|at| self.gives_data(state, at));
         others_give && self.gives_data(state, 0) && !is_planted
     }
 
-    /// G8: returns what the first disk group, which has data too, has left for metadata.
+    /// G8: returns what the main disk group, which has data too, has left for metadata.
     ///
     /// # Errors
     ///
     /// See [`Allocator::free_segments`].
-    pub(crate) fn first_has(&self) -> FsResult<FirstHas> {
+    pub(crate) fn main_has(&self) -> FsResult<MainHas> {
         let mut state = self.state.lock();
-        if !self.shares_first(&state) {
-            return Ok(FirstHas::Enough);
+        if !self.shares_main(&state) {
+            return Ok(MainHas::Enough);
         }
         let kept = kept_of(self.geometry());
         if self.count_free_in(&mut state, 0, kept)? >= kept {
-            return Ok(FirstHas::Enough);
+            return Ok(MainHas::Enough);
         }
         let mut elsewhere = 0;
         for at in 1..state.shares.len() {
@@ -162,20 +162,20 @@ impl Allocator {
         }
         let has_others = elsewhere >= LOW_SEGMENTS;
         Ok(match has_others {
-            true => FirstHas::LessThanOthers,
-            false if planted::is(Planted::HolesNotSought) => FirstHas::Enough,
-            false => FirstHas::Little,
+            true => MainHas::LessThanOthers,
+            false if planted::is(Planted::HolesNotSought) => MainHas::Enough,
+            false => MainHas::Little,
         })
     }
 
-    /// Returns the one of `candidates` in the first disk group of which the least must be copied.
-    pub(crate) fn least_of_first(&self, candidates: &[SegmentView]) -> Option<SegmentName> {
+    /// Returns the one of `candidates` in the main disk group of which the least must be copied.
+    pub(crate) fn least_of_main(&self, candidates: &[SegmentView]) -> Option<SegmentName> {
         let main = self.geometry().main_numbers();
         let of_first = candidates.iter().filter(|view| main.contains(&view.segment.group));
         of_first.min_by_key(|view| (view.live_fragments, view.segment)).map(|view| view.segment)
     }
 
-    /// G8: whether metadata finds `fragments` in the first disk group, where that has data too: in
+    /// G8: whether metadata finds `fragments` in the main disk group, where that has data too: in
     /// free pages and free segments. Holes between blocks it cannot have.
     ///
     /// # Errors
@@ -187,7 +187,7 @@ impl Allocator {
         fragments: u64,
         urgency: Urgency,
     ) -> FsResult<()> {
-        if !self.shares_first(state) {
+        if !self.shares_main(state) {
             return Ok(());
         }
         let geometry = self.geometry();

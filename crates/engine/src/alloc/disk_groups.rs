@@ -221,7 +221,7 @@ impl Allocator {
         // Where data is elsewhere metadata has all of the main one; once others have left, too.
         let mut others = state.shares.iter().filter(|share| share.disk_group != geometry.main);
         let gives = others.any(|share| share.has_data && !share.is_leaving);
-        let is_shared = gives && geometry.first_has_data;
+        let is_shared = gives && geometry.main_has_data;
         let kept = if is_shared { kept_of(geometry) } else { 0 };
         let kept = u64::from(kept) * u64::from(geometry.segment_fragments);
         let reserve = reserve_of(geometry, staying, self.block_shift) + kept;
@@ -327,7 +327,7 @@ impl Allocator {
         let kept = self.kept.fragments();
         // What is kept back is less without it.
         let rest = state.capacity.saturating_sub(capacity);
-        let is_shared = others > 1 && geometry.first_has_data;
+        let is_shared = others > 1 && geometry.main_has_data;
         let for_metadata = if is_shared { kept_of(geometry) } else { 0 };
         let for_metadata = u64::from(for_metadata) * u64::from(geometry.segment_fragments);
         let reserve = reserve_of(geometry, rest, self.block_shift) + for_metadata;

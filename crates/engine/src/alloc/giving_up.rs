@@ -81,7 +81,7 @@ impl Allocator {
         let Some(apart) = state.apart.as_ref().filter(|_| is_main) else {
             return Ok(missing);
         };
-        // G7: metadata has the first disk group alone, and all that it holds.
+        // G7: metadata has the main disk group alone, and all that it holds.
         let gone: u64 = numbers.map(|number| capacity_of(geometry, number)).sum();
         let gap =
             u64::from(geometry.metadata_gap(first)) * gone / u64::from(geometry.segment_fragments);
@@ -89,7 +89,7 @@ impl Allocator {
         Ok(missing.max((apart.used + apart.pending + apart.reserve).saturating_sub(rest)))
     }
 
-    /// What `numbers`, of the first disk group, have left is no room for metadata any more.
+    /// What `numbers`, of the main disk group, have left is no room for metadata any more.
     fn uncount(&self, state: &mut State, numbers: Range<u32>) {
         let unused = u64::from(numbers.end - numbers.start) - count_loaded(state, &numbers);
         let unused = u32::try_from(unused).unwrap_or(u32::MAX);

@@ -74,9 +74,9 @@ impl Allocator {
         state.shares[0].is_main = false;
         state.shares.swap(0, at);
         state.shares[0].is_main = true;
-        state.shares[0].has_data = geometry.first_has_data;
+        state.shares[0].has_data = geometry.main_has_data;
         let pending = pending_in(&state, numbers);
-        let apart = (!geometry.first_has_data).then(|| self.apart_with(geometry, used));
+        let apart = (!geometry.main_has_data).then(|| self.apart_with(geometry, used));
         state.apart = apart.map(|apart| Apart { pending, ..apart });
         self.note(&mut state, geometry, &found);
         Ok(())
@@ -91,7 +91,7 @@ impl Allocator {
         (coming, used): (&Geometry, u64),
     ) -> FsResult<u64> {
         let segment = u64::from(coming.segment_fragments);
-        let lacks = if coming.first_has_data {
+        let lacks = if coming.main_has_data {
             // GR1: pages need whole segments, which data leaves there from then on.
             let wanted = kept_of(coming);
             let free = self.count_free_in(state, at, wanted)?;

@@ -13,7 +13,7 @@
 //!   pages of metadata segments, the front of groups not yet in use), never exceeds the capacity
 //!   less the reserve, so that what was accepted can be installed, and what a full pool must do
 //!   (delete, checkpoint, clean) has room.
-//! - G7: Where the first disk group has no data, metadata has its room and data that of the others:
+//! - G7: Where the main disk group has no data, metadata has its room and data that of the others:
 //!   each of the two is held against its own (`apart`).
 //! - G8: Where it has data too, so much of it is kept free of data that metadata finds what was
 //!   promised: holes between blocks are of no use to pages. Who would be refused has data moved
@@ -49,7 +49,7 @@ mod share;
 mod shortage;
 mod spare;
 
-pub(crate) use apart::FirstHas;
+pub(crate) use apart::MainHas;
 pub(crate) use disk_groups::{CanLeave, Found, Going};
 pub(crate) use extent::{Extent, Extents};
 pub(crate) use level::Level;

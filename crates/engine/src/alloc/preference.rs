@@ -113,8 +113,8 @@ impl Preference {
 
 /// Returns the disk groups, or their parts, that data may go to.
 fn kinds_for_data(geometry: &Geometry) -> impl Iterator<Item = Kind> + '_ {
-    let first = Kind::new(geometry.main, None, geometry.first_stripe);
-    let first = Some(first).filter(|_| geometry.first_has_data);
+    let first = Kind::new(geometry.main, None, geometry.main_stripe);
+    let first = Some(first).filter(|_| geometry.main_has_data);
     let staying = geometry.added.iter().filter(|range| !range.is_leaving && range.has_data);
     let added = staying.map(|range| Kind::new(range.disk_group, range.lane, range.stripe));
     first.into_iter().chain(added)

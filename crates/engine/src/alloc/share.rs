@@ -51,9 +51,9 @@ pub(super) struct Share {
 impl Share {
     /// Returns that of the main disk group.
     pub(super) fn main(geometry: &Geometry) -> Share {
-        let kind = Kind::new(geometry.main, None, geometry.first_stripe);
+        let kind = Kind::new(geometry.main, None, geometry.main_stripe);
         let share = Share::new((geometry.main, None, kind), main_of(geometry));
-        let has_data = geometry.first_has_data;
+        let has_data = geometry.main_has_data;
         Share { is_main: true, has_pages: true, has_data, ..share }
     }
 
@@ -200,9 +200,9 @@ pub(super) fn parts_of(geometry: &Geometry) -> Vec<GroupRange> {
         first: geometry.main_first,
         count: end.saturating_sub(geometry.main_first),
         last_fragments: geometry.fragments_of(end.saturating_sub(1)),
-        stripe: geometry.first_stripe,
+        stripe: geometry.main_stripe,
         lane: None,
-        has_data: geometry.first_has_data,
+        has_data: geometry.main_has_data,
         is_leaving: false,
     };
     let own = parts.iter_mut().find(|range| range.disk_group == last.disk_group);

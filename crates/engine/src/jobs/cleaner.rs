@@ -18,7 +18,7 @@ use storage::device::{AlignedBuffer, Purpose, Ticket};
 use super::gauge::{CleanerCounts, CleanerGauge, Gauge};
 use super::{Budget, Job, Step};
 use crate::alloc::policy::{CleaningPolicy, CostBenefit, Thorough};
-use crate::alloc::{FirstHas, LOW_SEGMENTS, SegmentId};
+use crate::alloc::{LOW_SEGMENTS, MainHas, SegmentId};
 use crate::buffer::io;
 use crate::convert::{narrow, wide};
 use crate::error::{FsError, FsResult};
@@ -29,7 +29,7 @@ use crate::vnode::{Content, Core, Empties, Moment, Moves, Unread};
 const SEGMENTS_PER_SETTLING: usize = 4;
 /// Free segments that steps see to while nobody writes.
 const SEGMENTS_AT_REST: u32 = 2 * LOW_SEGMENTS;
-/// Segments that one call empties because metadata wants room in the first disk group.
+/// Segments that one call empties because metadata wants room in the main disk group.
 const FIRST_EMPTIED_MAX: u32 = 32;
 /// Segments that one call cleans at most where nobody waits for more: it is a step of a job.
 const SEGMENTS_PER_STEP: usize = 24;
@@ -61,10 +61,10 @@ impl Job for Cleaner {
         self.gauge.lock().note(now_ns, self.counts(core));
         let alloc = &core.store.alloc;
         let is_short = alloc.free_segments(SEGMENTS_AT_REST)? < SEGMENTS_AT_REST;
-        if !is_short && alloc.first_has()? == FirstHas::Enough {
+        if !is_short && alloc.main_has()? == MainHas::Enough {
             return Ok(Step::Wait);
         }
-        // What is freed makes no room for the first disk group in others.
+        // What is freed makes no room for the main disk group in others.
         let is_same = |at: Moment, now: Moment| {
             if is_short { at == now } else { at.blocks_placed == now.blocks_placed }
         };
@@ -191,21 +191,21 @@ impl Cleaner {
         let mut is_settled = true;
         for attempt in 1..=attempts_max {
             let has_enough = core.store.alloc.free_segments(enough)? >= enough;
-            let first_has = match of_first_left {
-                0 => FirstHas::Enough,
-                _ => core.store.alloc.first_has()?,
+            let main_has = match of_first_left {
+                0 => MainHas::Enough,
+                _ => core.store.alloc.main_has()?,
             };
-            if has_enough && first_has == FirstHas::Enough {
+            if has_enough && main_has == MainHas::Enough {
                 break;
             }
             let mut candidates = core.store.alloc.candidates();
             candidates.retain(|view| !tried.contains(&view.segment));
             // G8: whatever lies there, it makes room where it is wanted.
-            let chosen = match first_has {
-                FirstHas::LessThanOthers if has_enough => {
-                    core.store.alloc.least_of_first(&candidates)
+            let chosen = match main_has {
+                MainHas::LessThanOthers if has_enough => {
+                    core.store.alloc.least_of_main(&candidates)
                 }
-                FirstHas::Enough | FirstHas::LessThanOthers | FirstHas::Little => {
+                MainHas::Enough | MainHas::LessThanOthers | MainHas::Little => {
                     policy.choose(&candidates)
                 }
             };

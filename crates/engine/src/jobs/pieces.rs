@@ -45,7 +45,7 @@ impl<'a> Kept<'a> {
             return Ok(Some(Kept::Alike));
         }
         let place = geometry.place_at(piece.start);
-        // One that begins before the groups is of the first disk group, whatever lies in stripes
+        // One that begins before the groups is of the main disk group, whatever lies in stripes
         // beside it: where that is a mirror the fixed regions end inside a piece.
         let is_planted = planted::is(Planted::PieceOfFixedRegionSkipped);
         let of_first = if is_planted { geometry.has_stripes() } else { geometry.is_striped(0) };

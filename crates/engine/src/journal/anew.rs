@@ -1,5 +1,5 @@
 //! A journal that was on devices of its own, of which the last has failed, is made anew on the
-//! first disk group.
+//! main disk group.
 //!
 //! What a recovery would read is in memory as it was handed over to be written (J4), so it becomes
 //! there what it was, and the log goes on behind it (`docs/decisions/0105`).
@@ -13,7 +13,7 @@
 //!
 //! # Crashes
 //!
-//! The log is durable on the first disk group, with the data that it points to, before a label says
+//! The log is durable on the main disk group, with the data that it points to, before a label says
 //! that it is there. Until then it is where the labels say, with what was acknowledged, and nothing
 //! more is acknowledged.
 //!

@@ -155,7 +155,7 @@ impl CreateOptions {
         let mut of_first = self.clone();
         of_first.geometry.device_bytes = first.member_bytes;
         let mut geometry = of_first.plan_beside(first.layout, first.members, &beside)?;
-        geometry.first_has_data = first.roles.data;
+        geometry.main_has_data = first.roles.data;
         let (mut added, mut slot) = (Vec::new(), first.members);
         for (number, group) in (1..).zip(others) {
             let slots = slot..slot + group.members;

@@ -219,7 +219,7 @@ impl Pool {
                     Some(journal) => group.is_some_and(|group| group.number == journal),
                     None => group.is_none(),
                 },
-                has_data: group.map_or(geometry.first_has_data, |group| group.has_data),
+                has_data: group.map_or(geometry.main_has_data, |group| group.has_data),
                 allocation_groups,
                 member_bytes: group.map_or(geometry.member_bytes(), |group| group.member_bytes),
                 total_bytes: bytes(space.capacity),
@@ -234,7 +234,7 @@ impl Pool {
         groups
     }
 
-    /// Returns layout and slots of the first disk group, and the others.
+    /// Returns layout and slots of the main disk group, and the others.
     fn disk_group_table(&self) -> (Layout, Slots, Vec<DiskGroup>) {
         match self.volume().members().and_then(|members| members.label()) {
             Some(label) => (label.layout, label.slots, label.added),
@@ -334,7 +334,7 @@ impl Pool {
         })
     }
 
-    /// Moves the journal to the first disk group; the one that had it is gone when this returns.
+    /// Moves the journal to the main disk group; the one that had it is gone when this returns.
     fn take_journal_back(&self, number: u8) -> Result<(), DiskGroupError> {
         self.checkpoint()?;
         let moved = self.core.store.journal.while_at_rest(|active| {

@@ -23,13 +23,13 @@ pub enum GrowthLimit {
 }
 
 impl Geometry {
-    /// Returns what the geometry is when the first disk group uses `member_bytes` of each of its
+    /// Returns what the geometry is when the main disk group uses `member_bytes` of each of its
     /// members, or as much of that as there is room for, and why not all. It never uses less than
     /// it does.
     #[must_use]
     pub fn grown(&self, member_bytes: u64) -> (Geometry, Option<GrowthLimit>) {
         let wanted = (member_bytes / PAGE * PAGE).max(self.member_bytes());
-        let mut bytes = match self.first_stripe {
+        let mut bytes = match self.main_stripe {
             Some(shape) => self.striped_bytes(wanted, self.groups_offset, shape),
             None => wanted,
         };
@@ -43,7 +43,7 @@ impl Geometry {
             let ends = self.groups_offset + 2 * SUPERBLOCK_AREA_BYTES;
             let room = ceiling.saturating_sub(ends);
             bytes = ends
-                + self.first_stripe.map_or(room / PAGE * PAGE, |shape| {
+                + self.main_stripe.map_or(room / PAGE * PAGE, |shape| {
                     let rows = shape.rows_of_bytes(room, self.segment_bytes());
                     shape.bytes_of_rows(rows, self.segment_bytes())
                 });

@@ -116,23 +116,23 @@ impl Geometry {
     /// Whether a disk group of the pool lies in stripes.
     #[must_use]
     pub fn has_stripes(&self) -> bool {
-        self.first_stripe.is_some() || self.added.iter().any(|range| range.stripe.is_some())
+        self.main_stripe.is_some() || self.added.iter().any(|range| range.stripe.is_some())
     }
 
     /// Returns how many bytes the pool uses of each member.
     #[must_use]
     pub fn member_bytes(&self) -> u64 {
-        let Some(shape) = self.first_stripe else { return self.device_bytes };
+        let Some(shape) = self.main_stripe else { return self.device_bytes };
         let ends = self.groups_offset.saturating_add(2 * SUPERBLOCK_AREA_BYTES);
         let groups_bytes = self.device_bytes.saturating_sub(ends);
         let rows = shape.rows_of_bytes(groups_bytes, self.segment_bytes());
         ends.saturating_add(rows << shape.unit_shift)
     }
 
-    /// The first disk group has `bytes` of segments from now on, and ends where those do in stripes
+    /// The main disk group has `bytes` of segments from now on, and ends where those do in stripes
     /// of `shape`.
-    pub(crate) fn reshape_first(&mut self, shape: StripeShape, bytes: u64) {
-        self.first_stripe = Some(shape);
+    pub(crate) fn reshape_main(&mut self, shape: StripeShape, bytes: u64) {
+        self.main_stripe = Some(shape);
         self.device_bytes = self.groups_offset + bytes + 2 * SUPERBLOCK_AREA_BYTES;
     }
 
@@ -145,10 +145,10 @@ impl Geometry {
         ends.saturating_add(shape.bytes_of_rows(rows, self.segment_bytes()))
     }
 
-    /// Returns where groups of the first disk group lie on members; `None`: where the pool says.
+    /// Returns where groups of the main disk group lie on members; `None`: where the pool says.
     #[must_use]
     pub fn stripes(&self) -> Option<Stripes> {
-        let shape = self.first_stripe?;
+        let shape = self.main_stripe?;
         let segment_bytes = self.segment_bytes();
         Some(Stripes {
             shape,

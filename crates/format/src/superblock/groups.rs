@@ -51,7 +51,7 @@ fn added_up(roles: [(bool, u8); 3]) -> u8 {
 pub(super) fn roles_of_main(geometry: &Geometry) -> u8 {
     let has_journal = geometry.journal_group.is_none();
     added_up([
-        (geometry.first_has_data, ROLES_DATA),
+        (geometry.main_has_data, ROLES_DATA),
         (true, ROLES_METADATA),
         (has_journal, ROLES_JOURNAL),
     ])
@@ -218,7 +218,7 @@ impl Superblock {
             layout: self.layout,
             state: DiskGroupState::Online,
             has_journal: false,
-            has_data: now.first_has_data,
+            has_data: now.main_has_data,
             has_metadata: true,
             slots: self.slots.clone(),
             first_group: now.main_first,
@@ -229,8 +229,8 @@ impl Superblock {
         let geometry = &mut made.geometry;
         (geometry.main, geometry.main_first) = (number, range.first);
         geometry.group_count = range.count;
-        geometry.first_stripe = range.stripe;
-        geometry.first_has_data = coming.has_data;
+        geometry.main_stripe = range.stripe;
+        geometry.main_has_data = coming.has_data;
         geometry.device_bytes = range.stripe.map_or(coming.member_bytes, |shape| {
             now.striped_bytes(coming.member_bytes, now.groups_offset, shape)
         });

@@ -115,7 +115,7 @@ impl Geometry {
         let range = self.added.iter().find(|range| range.disk_group == disk_group);
         let (shape, ends) = match range {
             Some(range) => (range.stripe?, range.offset + 2 * SUPERBLOCK_AREA_BYTES),
-            None => (self.first_stripe?, self.groups_offset + 2 * SUPERBLOCK_AREA_BYTES),
+            None => (self.main_stripe?, self.groups_offset + 2 * SUPERBLOCK_AREA_BYTES),
         };
         let narrow = shape.narrower();
         let rows = member_bytes.saturating_sub(ends) >> shape.unit_shift;
@@ -210,7 +210,7 @@ impl Superblock {
                 let ends = self.geometry.offset_in(group) + 2 * SUPERBLOCK_AREA_BYTES;
                 group.member_bytes = ends + (rows << shape.unit_shift);
             }
-            None => self.geometry.reshape_first(shape, bytes),
+            None => self.geometry.reshape_main(shape, bytes),
         }
     }
 

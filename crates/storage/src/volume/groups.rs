@@ -11,7 +11,7 @@
 //! # Invariants
 //!
 //! - VG1: A request lies in one part, and is refused otherwise: no group lies in two. So no byte of
-//!   the journal is asked of the first disk group while another has it.
+//!   the journal is asked of the main disk group while another has it.
 //! - VG2: A flush is answered when every part has flushed: what a commit points to may lie in any.
 //!   One that is not of the log passes over a part that is lost (`set/lost.rs`): nothing else is
 //!   there.
@@ -95,7 +95,7 @@ impl Groups {
         let label_bytes = 2 * SUPERBLOCK_AREA_BYTES;
         let end = first.composite.info().size_bytes.saturating_sub(label_bytes);
         let mut info = first.composite.info().clone();
-        // A pool with nothing added is as long as its first disk group says.
+        // A pool with nothing added is as long as its main disk group says.
         let space_end = geometry.space_end();
         let has_more = space_end > geometry.device_bytes || geometry.main_first > 0;
         info.size_bytes = if has_more { space_end + label_bytes } else { info.size_bytes };
@@ -380,7 +380,7 @@ impl Composite for Groups {
     fn has_share(&self, slot: usize, piece: &Range<u64>) -> bool {
         self.part_of(piece.start, piece.end - piece.start).is_none_or(|(placed, _)| {
             let composite = &placed.part.composite;
-            // In a walk over the first disk group the journal of another may lie.
+            // In a walk over the main disk group the journal of another may lie.
             let is_own = composite.members().own_of(slot).is_some();
             (is_own || planted::is(Planted::JournalWalkedForOthers))
                 && composite.has_share(slot, &placed.inner_range(piece))

@@ -373,7 +373,7 @@ impl Volume {
     }
 }
 
-/// Where what is walked over ends: the labels at the end of the first disk group begin, or the last
+/// Where what is walked over ends: the labels at the end of the main disk group begin, or the last
 /// group of another ends.
 pub(super) fn copied_end(geometry: &Geometry) -> u64 {
     let ends = geometry.added.iter().map(|range| geometry.bytes_of(range).end);

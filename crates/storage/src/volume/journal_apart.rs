@@ -1,4 +1,4 @@
-//! The journal of an open pool moves to devices of its own, or back to the first disk group.
+//! The journal of an open pool moves to devices of its own, or back to the main disk group.
 //!
 //! Whoever calls sees to it that nobody writes the log meanwhile, and says which bytes of the pool
 //! a recovery would read of it.
@@ -12,7 +12,7 @@
 //! back, also while nobody writes: a label that says *online* must not be found by an open after
 //! the log has gone on in the old place.
 //!
-//! Back: what a recovery would read is copied to the first disk group and flushed, then the labels
+//! Back: what a recovery would read is copied to the main disk group and flushed, then the labels
 //! of all that remain are without the disk group, then its own are blanked.
 //!
 //! Where the last device of the journal has failed, what a recovery would read comes from memory
@@ -82,7 +82,7 @@ impl Changing<'_> {
         })
     }
 
-    /// Moves the journal to the first disk group, and takes the one that had it out. `active` is
+    /// Moves the journal to the main disk group, and takes the one that had it out. `active` is
     /// what a recovery would read of it.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Changing<'_> {
         volume.take_group_out_with(self, number)
     }
 
-    /// Writes a lost journal to the first disk group, where `log` is all that a recovery would read
+    /// Writes a lost journal to the main disk group, where `log` is all that a recovery would read
     /// of it, and takes the disk group that had it out.
     ///
     /// # Errors

@@ -20,7 +20,7 @@
 //!    each by a transaction, as those of a disk group that was added.
 //!
 //! Maps of what members have missed go by parts of the pool, which follow its length. So no member
-//! of the first disk group may be away: there is no map then, and later ones are of the new parts.
+//! of the main disk group may be away: there is no map then, and later ones are of the new parts.
 //!
 //! Not here: the last allocation group, which may become longer (`engine::alloc`).
 

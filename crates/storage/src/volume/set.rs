@@ -508,7 +508,7 @@ impl MemberSet {
     }
 
     /// The pool is as long as `geometry` says, in the maps of members that go from now on. To be
-    /// called where members change, when none of the first disk group is away ([`Ranges`], RH3).
+    /// called where members change, when none of the main disk group is away ([`Ranges`], RH3).
     pub(super) fn cut_anew(&self, geometry: &Geometry) {
         self.roster.sets().iter().for_each(|set| set.ranges.cut_anew(geometry));
     }
