@@ -373,7 +373,8 @@ fn may_detach(
     let (number, layout, own) = group.ok_or(DetachError::NoSlot { slot })?;
     if layout != Layout::Mirror {
         let has_journal = label.added.iter().any(|it| it.number == number && it.has_journal);
-        let way = way_of(number, layout, has_journal);
+        let is_main = number == label.geometry.main;
+        let way = way_of((number, is_main), layout, has_journal);
         return Err(DetachError::Kind { number, kind: layout.word(), way });
     }
     if own.len() == 2 && !accepts_single {
@@ -398,19 +399,18 @@ fn check_others(slots: &[Slot], own: &Slots, slot: usize) -> Result<(), DetachEr
 }
 
 /// Returns what can be done with a disk group none of whose devices can go.
-fn way_of(number: u8, layout: Layout, has_journal: bool) -> String {
-    match (number, layout) {
-        (0, Layout::Single) => {
+fn way_of((number, is_main): (u8, bool), layout: Layout, has_journal: bool) -> String {
+    match layout {
+        Layout::Single if is_main => {
             "`device add --mirror` attaches a copy, and then it can be removed".to_owned()
         }
-        (_, Layout::Stripe { .. } | Layout::Raid5 { .. }) => {
+        Layout::Stripe { .. } | Layout::Raid5 { .. } => {
             "`device remove` moves what it holds to the others".to_owned()
         }
-        (0, _) => "the first disk group has the metadata and stays".to_owned(),
-        _ if has_journal => {
-            format!("`group remove {number}` moves the journal to the first disk group")
+        Layout::Single | Layout::Mirror | Layout::RoundRobin if has_journal => {
+            format!("`group remove {number}` moves the journal to where the metadata is")
         }
-        _ => format!(
+        Layout::Single | Layout::Mirror | Layout::RoundRobin => format!(
             "`group add` adds room elsewhere, and `group remove {number}` then moves its data there"
         ),
     }
