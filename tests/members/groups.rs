@@ -13,7 +13,7 @@ use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
 use storage::device::{AlignedBuffer, Device, Operation, Purpose, RequestKind, SharedDevice};
-use storage::pool::read_superblock;
+use storage::pool::{SuperblockReport, read_superblock};
 use storage::volume::{NewGroup, Opening, Volume};
 
 use super::{Devices, POOL_BYTES, cut_at, devices_of, get, new_mirror, open, put, shared};
@@ -494,14 +494,11 @@ pub(super) fn goes_on(pool: Pool, left: &Devices, after: &[u8], what: &str) {
 
 /// Returns of `devices` those that a user's command finds: which the newest label names.
 pub(super) fn labelled(devices: &Devices) -> Devices {
-    let label = |device: &Arc<SimDevice>| {
-        read_superblock(device.as_ref()).ok().map(|report| report.current)
-    };
-    let labels = devices.iter().filter_map(label);
-    let newest = labels.max_by_key(|label| (label.membership().number, label.sequence));
-    let newest = newest.expect("the first has one");
+    let read = |device: &Arc<SimDevice>| read_superblock(device.as_ref()).ok();
+    let newest = devices.iter().filter_map(read).max_by_key(SuperblockReport::age);
+    let newest = newest.expect("the first has one").current;
     let is_named = |device: &&Arc<SimDevice>| {
-        let own = label(device).map(|label| label.device_id());
+        let own = read(device).map(|read| read.current.device_id());
         own.is_some_and(|own| newest.members.iter().any(|member| member.id == own))
     };
     devices_of(devices.iter().filter(is_named).map(|device| device.image()).collect())

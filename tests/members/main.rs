@@ -1,6 +1,7 @@
 //! Several devices in one pool: what each layout promises while members come, fail and go.
 
 mod attach;
+mod begun;
 mod crash;
 mod evacuation_time;
 mod groups;
@@ -128,7 +129,6 @@ fn put(pool: &Pool, name: &str, content: &[u8]) -> FsResult<()> {
     pool.fsync(&caller, ino, false)
 }
 
-/// Returns what a file holds; `None`: it is not there.
 /// What a scrub has found bad and not made whole: lost, not read, and not written again.
 type Unmended = (u64, u64, u64);
 
@@ -138,6 +138,7 @@ fn unmended(report: &ScrubReport) -> Unmended {
     (report.lost, report.unread, report.unwritten)
 }
 
+/// Returns what a file holds; `None`: it is not there.
 fn get(pool: &Pool, name: &str) -> Option<Vec<u8>> {
     let caller = Caller::root();
     let attr = pool.lookup(&caller, pool.root(), name.as_bytes()).ok()?;

@@ -42,7 +42,7 @@ fn a_member_that_fails_a_write_is_left_out_before_the_write_is_answered() {
     assert_eq!(states(&volume), [MemberState::Online, MemberState::Failed]);
     let found = [0, 1].map(|at| {
         let read = read_superblock(devices[at].as_ref()).expect("a label");
-        Found { name: format!("d{at}"), label: read.current, settled: read.settled }
+        Found::new(format!("d{at}"), read)
     });
     let table = &found[0].label.members;
     assert_eq!(table[1].state, MemberState::Failed, "durable on the one that remains");

@@ -23,14 +23,19 @@
 //! - MJ9: A label older than all epochs that the newest one remembers is of a member that was away
 //!   for long: nothing that it holds is believed. Only if all members that are online now were away
 //!   for it, it is of a half: as MJ2.
+//! - MJ10: An epoch that a device has only begun decides nothing against another: all that waited
+//!   for it was never acknowledged. The device is judged by the epoch before it
+//!   ([`crate::pool::SuperblockReport::epoch`]) where its newest label is of no history.
 //!
 //! Not here: how devices are found, and what is written to them.
 
 use format::disk_group::{DiskGroup, DiskGroupState};
-use format::members::{Layout, Member, MemberState};
+use format::members::{Layout, Member, MemberState, Membership};
 use format::slots::Slots;
 use format::superblock::Superblock;
 use runtime::planted::{self, Planted};
+
+use crate::pool::SuperblockReport;
 
 /// Why devices do not make a pool together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -137,6 +142,21 @@ pub struct Found {
     pub label: Superblock,
     /// See [`crate::pool::SuperblockReport::settled`].
     pub settled: u64,
+    /// See [`crate::pool::SuperblockReport::epoch`].
+    pub epoch: Membership,
+}
+
+impl Found {
+    /// Returns what was `read` of the device called `name`.
+    #[must_use]
+    pub fn new(name: String, read: SuperblockReport) -> Found {
+        Found { name, label: read.current, settled: read.settled, epoch: read.epoch }
+    }
+
+    /// See [`SuperblockReport::age`].
+    fn age(&self) -> (u64, u64) {
+        (self.epoch.number, self.label.sequence)
+    }
 }
 
 /// What became of a slot.
@@ -185,14 +205,12 @@ impl Judged {
 ///
 /// See [`MembersError`]. Nothing may be written then.
 pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
-    let age =
-        |(_, found): &(usize, &Found)| (found.label.membership().number, found.label.sequence);
     let any = found.first().ok_or(MembersError::Nothing)?;
     // MJ5.
     let is_of_member =
         |found: &Found| !found.label.is_of_spare() || planted::is(Planted::SpareBelieved);
     let of_members = found.iter().enumerate().filter(|(_, found)| is_of_member(found));
-    let Some((newest, first)) = of_members.max_by_key(age) else {
+    let Some((newest, first)) = of_members.max_by_key(|(_, found)| found.age()) else {
         return Err(MembersError::OnlySpares { device: any.name.clone() });
     };
     let table = &first.label.members;
@@ -218,7 +236,7 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
             false
         } else {
             check_history(first, device)?;
-            is_forgotten(&first.label, &device.label)
+            is_forgotten(&first.label, device.epoch)
         };
         let member =
             table.iter().zip(&mut slots).find(|(member, _)| member.id == id && !member.is_gone());
@@ -321,27 +339,30 @@ fn check_pool(first: &Found, device: &Found) -> Result<(), MembersError> {
     Err(MembersError::OtherPool { first: first.name.clone(), other: device.name.clone() })
 }
 
-/// MJ2.
+/// MJ2, MJ10.
 fn check_history(first: &Found, device: &Found) -> Result<(), MembersError> {
-    let (history, own) = (&first.label.memberships, device.label.membership());
-    let next = history.iter().find(|next| next.number == own.number + 1);
-    // MJ8.
-    let went_on = next.is_some_and(|next| device.settled >= next.sequence)
-        && !planted::is(Planted::OlderCopyBelieved);
-    let is_one_of_them = history.contains(&own)
-        || is_forgotten(&first.label, &device.label)
-            && !is_half(&first.label, &device.label)
-            && !planted::is(Planted::ForgottenIsApart);
-    if is_one_of_them && !went_on {
+    let history = &first.label.memberships;
+    let is_of_history = |own: Membership| {
+        let next = history.iter().find(|next| next.number == own.number + 1);
+        // MJ8.
+        let went_on = next.is_some_and(|next| device.settled >= next.sequence)
+            && !planted::is(Planted::OlderCopyBelieved);
+        let is_one_of_them = history.contains(&own)
+            || is_forgotten(&first.label, own)
+                && !is_half(&first.label, &device.label)
+                && !planted::is(Planted::ForgottenIsApart);
+        is_one_of_them && !went_on
+    };
+    let is_begun = !planted::is(Planted::BegunEpochIsApart);
+    if is_of_history(device.label.membership()) || is_begun && is_of_history(device.epoch) {
         return Ok(());
     }
     Err(MembersError::Apart { first: first.name.clone(), other: device.name.clone() })
 }
 
-/// Whether the label `own` is older than all epochs that the label `newest` remembers (MJ9).
-pub(crate) fn is_forgotten(newest: &Superblock, own: &Superblock) -> bool {
-    let oldest = newest.memberships.first();
-    oldest.is_some_and(|oldest| own.membership().number < oldest.number)
+/// Whether the epoch `own` is older than all that the label `newest` remembers (MJ9).
+pub(crate) fn is_forgotten(newest: &Superblock, own: Membership) -> bool {
+    newest.memberships.first().is_some_and(|oldest| own.number < oldest.number)
 }
 
 /// Whether all members that are online by the label `newest`, as far as the label `own` knows them,
@@ -414,7 +435,7 @@ pub(crate) fn paths_of<'a>(members: impl Iterator<Item = &'a Member>) -> String 
 mod tests {
     use format::geometry::{Geometry, GeometryOptions};
     use format::ids::{Epoch, Lsn, PoolId};
-    use format::members::{Membership, Spare};
+    use format::members::Spare;
     use format::superblock::{Consistency, LABEL_BYTES};
 
     use super::*;
@@ -465,6 +486,7 @@ mod tests {
                 name: format!("d{slot}"),
                 label: Superblock { device_index: slot, ..label.clone() },
                 settled: label.sequence,
+                epoch: label.membership(),
             })
             .collect()
     }
@@ -474,6 +496,7 @@ mod tests {
         found.label.members[slot].state = state;
         found.label.add_membership();
         found.label.sequence += 1;
+        found.epoch = found.label.membership();
     }
 
     #[test]
@@ -560,6 +583,7 @@ mod tests {
             assert!(text.contains("d0") && text.contains("d1"), "{text}");
             // One half goes on for longer: its history does not hold that of the other either.
             found[0].label.add_membership();
+            found[0].epoch = found[0].label.membership();
         }
     }
 
@@ -619,7 +643,8 @@ mod tests {
         let mut label = Superblock { device_index: 4, ..found[0].label.clone() };
         label.sequence += 1000;
         let settled = label.sequence;
-        found.push(Found { name: "s1".to_owned(), label, settled });
+        let epoch = label.membership();
+        found.push(Found { name: "s1".to_owned(), label, settled, epoch });
         for _ in 0..40 {
             leave_behind(&mut found[0], 2, MemberState::Failed);
         }
@@ -649,6 +674,27 @@ mod tests {
         assert!(error.contains("s1 is a spare"), "{error}");
     }
 
+    /// Goal: epochs that were only begun are neither the newest nor those of a half.
+    #[test]
+    fn one_that_only_began_an_epoch_has_missed_what_others_did_since() {
+        let mut found = pool(2);
+        for _ in 0..3 {
+            leave_behind(&mut found[0], 1, MemberState::Failed);
+        }
+        leave_behind(&mut found[1], 0, MemberState::Missing);
+        found[1].settled = found[1].label.sequence;
+        let error = judge(&found).expect_err("both may have answered somebody");
+        assert!(matches!(error, MembersError::Apart { .. }), "{error}");
+        found[0].epoch = Membership::FIRST;
+        let judged = judge(&found).expect("one has begun epochs, and answered nobody");
+        assert_eq!(judged.newest, 1);
+        assert_eq!(judged.slots, [Slot::Stale(0), Slot::Current(1)]);
+        // It went on in the epoch before.
+        found[0].settled = found[1].label.sequence;
+        let error = judge(&found).expect_err("it was used as well");
+        assert!(matches!(error, MembersError::Apart { .. }), "{error}");
+    }
+
     fn index_of(slot: usize) -> u16 {
         u16::try_from(slot).expect("small")
     }
@@ -664,6 +710,7 @@ mod tests {
         let mut replaced = pool(2);
         replaced[0].label.members[1].id = [7; 16];
         replaced[0].label.add_membership();
+        replaced[0].epoch = replaced[0].label.membership();
         let device = "d1".to_owned();
         assert_eq!(judge(&replaced), Err(MembersError::Replaced { device }));
         assert_eq!(judge(&[]), Err(MembersError::Nothing));

@@ -8,7 +8,9 @@
 //! later costs nothing.
 //!
 //! A copy of the second step therefore tells that all members that got this update have the first
-//! ([`SuperblockReport::settled`]): whoever shows an older label later is not what it was.
+//! ([`SuperblockReport::settled`]): whoever shows an older label later is not what it was. And
+//! where both copies of the second step are those of an update before, nothing was acknowledged
+//! that waited for this one ([`SuperblockReport::epoch`]).
 //!
 //! A pool comes into being with one write: a creation writes all copies but the first, flushes, and
 //! then writes the first. Of a pool that was never mounted, whose copies are those of its creation
@@ -16,6 +18,8 @@
 //! the creation was cut off, and what lies below may be anything.
 
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
+use format::ids::PoolId;
+use format::members::Membership;
 use format::superblock::{
     SUPERBLOCK_BYTES, SUPERBLOCK_HEAD_BYTES, Superblock, SuperblockError, bytes_in_use,
 };
@@ -39,6 +43,18 @@ pub struct SuperblockReport {
     /// The newest update, by its sequence, that all members have that got it: a copy of its second
     /// step is here.
     pub settled: u64,
+    /// The newest epoch of membership in which anything may have been acknowledged with the device:
+    /// its first label, or one that is newer, was written in both steps, or nobody knows.
+    pub epoch: Membership,
+}
+
+impl SuperblockReport {
+    /// Returns by what the newest of several labels is known: an epoch that was only begun decides
+    /// less than one in which something may have been acknowledged.
+    #[must_use]
+    pub fn age(&self) -> (u64, u64) {
+        (self.epoch.number, self.current.sequence)
+    }
 }
 
 /// Why a device could not be opened as part of a pool.
@@ -135,7 +151,7 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
     }
     let mut found = Vec::new();
     let mut copies = Vec::new();
-    let mut settled = 0;
+    let (mut settled, mut sequences) = (0, Vec::new());
     for copy in 0..SUPERBLOCK_COPIES {
         let decoded = read_copy(device, Geometry::superblock_offset(size_bytes, copy), copy);
         if let Ok(label) = &decoded
@@ -143,6 +159,7 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
         {
             settled = settled.max(label.sequence);
         }
+        sequences.push(decoded.as_ref().ok().map(|label| (label.pool_id, label.sequence)));
         copies.push(decoded.as_ref().err().cloned());
         found.extend(decoded.ok());
     }
@@ -162,7 +179,19 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
             expected_bytes: current.own_bytes(),
         });
     }
-    Ok(SuperblockReport { current, copies, settled })
+    // One that does not verify may have been of the second step.
+    let is_before = |found: (PoolId, u64)| found.0 == current.pool_id && found.1 < current.sequence;
+    let is_older =
+        |copy: u16| sequences.get(usize::from(copy)).is_some_and(|it| it.is_some_and(is_before));
+    let is_begun = steps_of(current.sequence)[1].into_iter().all(is_older);
+    let epoch = if is_begun { epoch_at(&current, settled) } else { current.membership() };
+    Ok(SuperblockReport { current, copies, settled, epoch })
+}
+
+/// Returns the newest epoch of `label` that update number `settled` or one before it began.
+fn epoch_at(label: &Superblock, settled: u64) -> Membership {
+    let of_then = |epoch: &&Membership| epoch.sequence <= settled;
+    label.memberships.iter().rfind(of_then).copied().unwrap_or_else(|| label.membership())
 }
 
 /// Returns the copies that the two steps of update number `sequence` write.

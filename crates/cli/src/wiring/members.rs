@@ -15,7 +15,7 @@ use std::sync::Arc;
 use format::members::{Member, MemberState};
 use format::superblock::Superblock;
 use storage::device::{FileDevice, FileOptions, SharedDevice};
-use storage::pool::read_superblock;
+use storage::pool::{SuperblockReport, read_superblock};
 use storage::volume::{Opening, Slot, Volume};
 
 use super::look::{Looks, Seen};
@@ -102,9 +102,9 @@ pub(super) fn find(
     }
     let has_others = |label: &Superblock| label.members.len() > 1 || !members.hints.is_empty();
     // What is wrong with it whoever opens it says.
-    let label = label_of(&found.files[0].1).ok().filter(has_others);
-    let Some(label) = label else { return Ok(found) };
-    let mut search = Search::new(&label, path);
+    let read = read_superblock(found.files[0].1.as_ref()).ok();
+    let Some(read) = read.filter(|read| has_others(&read.current)) else { return Ok(found) };
+    let mut search = Search::new(&read, path);
     for hint in &members.hints {
         // Whoever judges says whether it fits.
         if search.is_new(hint) {
@@ -168,8 +168,9 @@ fn number_of(path: &Path) -> Option<(u64, u64)> {
 
 /// What is looked for, and where.
 struct Search {
-    /// The newest label so far.
+    /// The newest label so far, and by what it is known to be that.
     label: Superblock,
+    age: (u64, u64),
     /// Identities that were found.
     found: BTreeSet<[u8; 16]>,
     /// Files that were looked at, by device and inode.
@@ -179,10 +180,11 @@ struct Search {
 }
 
 impl Search {
-    fn new(label: &Superblock, path: &Path) -> Search {
+    fn new(read: &SuperblockReport, path: &Path) -> Search {
         let mut search = Search {
-            label: label.clone(),
-            found: BTreeSet::from([label.device_id()]),
+            label: read.current.clone(),
+            age: read.age(),
+            found: BTreeSet::from([read.current.device_id()]),
             seen: BTreeSet::new(),
             waiting: VecDeque::new(),
             folders: BTreeSet::new(),
@@ -227,13 +229,12 @@ impl Search {
     /// Goes on from the labels of what was found.
     fn follow(&mut self, files: &[(PathBuf, Arc<FileDevice>)]) -> Result<(), BackendError> {
         let Some((path, device)) = files.last() else { return Ok(()) };
-        let label = label_of(device).map_err(|error| cannot_use(path, &error))?;
-        self.found.insert(label.device_id());
-        let age = |label: &Superblock| (label.membership().number, label.sequence);
+        let read = read_superblock(device.as_ref()).map_err(|error| cannot_use(path, &error))?;
+        self.found.insert(read.current.device_id());
         // What the label of a spare says is not believed (MJ5), unless there is no other yet.
-        let is_newer = age(&label) > age(&self.label) || self.label.is_of_spare();
-        if is_newer && !label.is_of_spare() {
-            self.label = label;
+        let is_newer = read.age() > self.age || self.label.is_of_spare();
+        if is_newer && !read.current.is_of_spare() {
+            (self.age, self.label) = (read.age(), read.current);
         }
         self.add_paths(path);
         Ok(())
@@ -463,11 +464,11 @@ mod tests {
     fn a_slot_that_is_free_is_not_searched_for() {
         let folder = mirror_in("free");
         let found = search_from(&folder.join("d0")).expect("both are there");
-        let mut label = label_of(&found.files[0].1).expect("it has one");
-        label.members.push(Member::gone());
-        let mut search = Search::new(&label, &folder.join("d0"));
+        let mut read = read_superblock(found.files[0].1.as_ref()).expect("it has one");
+        read.current.members.push(Member::gone());
+        let mut search = Search::new(&read, &folder.join("d0"));
         assert!(!search.is_full());
-        search.found.insert(label.members[1].id);
+        search.found.insert(read.current.members[1].id);
         assert!(search.is_full(), "the third has gone");
         std::fs::remove_dir_all(&folder).expect("it is ours");
     }

@@ -53,9 +53,7 @@ impl Volume {
     pub fn open_members(opening: Opening) -> Result<(Volume, Superblock), PoolError> {
         let mut found = Vec::with_capacity(opening.devices.len());
         for device in &opening.devices {
-            let read = read_superblock(device.as_ref())?;
-            let (label, settled) = (read.current, read.settled);
-            found.push(Found { name: device.info().name.clone(), label, settled });
+            found.push(Found::new(device.info().name.clone(), read_superblock(device.as_ref())?));
         }
         let judged = members::judge(&found)?;
         let mut superblock = found.swap_remove(judged.newest).label;

@@ -93,8 +93,7 @@ impl Volume {
     pub fn begin_return(&self, device: SharedDevice) -> Result<usize, ReturnError> {
         let members = self.members().ok_or(ReplaceError::NotSeveral)?;
         let name = device.info().name.clone();
-        let read = read_superblock(device.as_ref())?;
-        let found = Found { name, label: read.current, settled: read.settled };
+        let found = Found::new(name, read_superblock(device.as_ref())?);
         // A slot is one member's for as long as it is there (MB1): the lock is not needed for it.
         let (pool, id) = (members.label(), found.label.device_id());
         let last = pool.and_then(|pool| pool.members.iter().position(|member| member.id == id));
@@ -118,7 +117,7 @@ impl Volume {
             // RN3.
             let is_older =
                 found.label.sequence < member.left_at && !planted::is(Planted::OlderCopyBelieved);
-            let is_older = is_older || is_forgotten(label, &found.label);
+            let is_older = is_older || is_forgotten(label, found.epoch);
             let missed = at.missed.filter(|_| !is_older).map(|missed| missed.with(in_flight));
             *at = Slot::new(Some(device), MemberState::Joining);
             at.missed = missed;
@@ -136,8 +135,8 @@ impl Volume {
         found: &Found,
         device: &SharedDevice,
     ) -> Result<usize, ReturnError> {
-        let settled = label.sequence;
-        let pool = Found { name: self.name().to_owned(), label: label.clone(), settled };
+        let (settled, epoch) = (label.sequence, label.membership());
+        let pool = Found { name: self.name().to_owned(), label: label.clone(), settled, epoch };
         let slot = judge_return(&pool, found)?;
         self.check_fits(label, slot, device)?;
         if let Some(slot) = slots.iter().position(|slot| slot.state == MemberState::Joining) {

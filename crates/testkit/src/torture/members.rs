@@ -39,7 +39,7 @@ use format::members::MemberState;
 use format::superblock::Superblock;
 use runtime::prng::Prng;
 use storage::device::{AlignedBuffer, Purpose, SharedDevice};
-use storage::pool::read_superblock;
+use storage::pool::{SuperblockReport, read_superblock};
 use storage::volume::Opening;
 
 use super::changes::Changes;
@@ -136,18 +136,17 @@ struct Found {
     weak: Vec<FoundWeak>,
 }
 
-fn newest_of(labels: impl Iterator<Item = Superblock>) -> Option<Superblock> {
-    labels.max_by_key(|label| (label.membership().number, label.sequence))
+fn newest_of(labels: impl Iterator<Item = SuperblockReport>) -> Option<Superblock> {
+    labels.max_by_key(SuperblockReport::age).map(|read| read.current)
 }
 
 /// Leaves out of `devices` those that the newest label does not list, as who looks for the devices
 /// of a pool does: a weak member may be the only one that has it.
 fn leave_out_others(devices: &mut Vec<SharedDevice>) {
-    let label =
-        |device: &SharedDevice| read_superblock(device.as_ref()).ok().map(|report| report.current);
-    let Some(newest) = newest_of(devices.iter().filter_map(label)) else { return };
+    let read = |device: &SharedDevice| read_superblock(device.as_ref()).ok();
+    let Some(newest) = newest_of(devices.iter().filter_map(read)) else { return };
     devices.retain(|device| {
-        let id = label(device).map(|label| label.device_id());
+        let id = read(device).map(|read| read.current.device_id());
         newest.members.iter().any(|member| Some(member.id) == id)
     });
 }
@@ -258,13 +257,11 @@ impl Members {
     /// Returns what the labels say.
     fn found(&self, device: &SharedDevice) -> Found {
         let ends = self.ends(device);
-        let label = |number: u64| -> Option<Superblock> {
-            let read = read_superblock(self.slice(device, number, &ends).as_ref());
-            read.ok().map(|read| read.current)
-        };
+        let read = |number: u64| read_superblock(self.slice(device, number, &ends).as_ref()).ok();
+        let label = |number: u64| read(number).map(|read| read.current);
         // Any may have the last update alone; of one that was taken out it is older.
         let all = (0..self.slices()).filter(|number| !self.is_weak(*number));
-        let newest = newest_of(all.filter_map(label));
+        let newest = newest_of(all.filter_map(read));
         let is_member = |number: &u64| {
             let id = label(*number).map(|label| label.device_id());
             let members = newest.iter().flat_map(|label| &label.members);
