@@ -10,6 +10,8 @@ const SEEDS: u64 = 4;
 /// The same of kinds to whose members more happens, which takes longer.
 const SEEDS_MORE: u64 = 8;
 const STEPS_MORE: u64 = 400;
+/// Power cuts of a pool whose metadata moves: what leaves then does so in one life or several.
+const CRASHES_MOVED: u64 = 8;
 
 #[test]
 fn pools_with_members_stand_torture() {
@@ -20,13 +22,23 @@ fn pools_with_members_stand_torture() {
 /// while members fail and the power is cut; what was begun is begun, and ends.
 #[test]
 fn pools_of_disk_groups_that_come_and_go_stand_torture() {
-    let report = stand(|kind| kind.has_groups() && !kind.has_more());
+    let report = stand(|kind| kind.has_groups() && !kind.has_more() && !kind.moves_metadata());
     let Report { groups_added, groups_leaving, groups_gone, placements, .. } = report;
     println!("{groups_added} added, {groups_leaving} left, {groups_gone} gone, {placements} set");
     println!("{} members attached, {} taken out", report.attached, report.detached);
     assert!(report.attached > 0 && report.detached > 0, "{report:?}");
     assert!(placements > 20, "{report:?}");
     assert!(groups_added > 10 && groups_leaving > 5 && groups_gone > 2, "{report:?}");
+}
+
+/// Goal: nothing is lost where the metadata moves to disk groups that come, and those that had it
+/// leave, that which the pool was made with too, and the weak member with its own.
+#[test]
+fn pools_whose_metadata_moves_stand_torture() {
+    let report = stand(PoolKind::moves_metadata);
+    let (moved, left) = (report.events.of(Event::MainMoved), report.events.of(Event::FirstLeft));
+    println!("metadata moved {moved} times, the first disk group left {left} times");
+    assert!(report.crashes == 0 || (moved > 5 && left > 0), "{report:?}");
 }
 
 /// Goal: nothing is lost where spares take places, devices become longer, a scrub mends what rots,
@@ -89,16 +101,19 @@ fn stand(is_meant: impl Fn(PoolKind) -> bool) -> Report {
             continue;
         }
         let default = Options::default();
-        let (seeds, steps_max) = match kind.has_more() {
+        let (seeds, steps_max) = match kind.has_more() || kind.moves_metadata() {
             true => (SEEDS_MORE, STEPS_MORE),
             false => (SEEDS, default.steps_max),
         };
-        let options = Options { seeds: seeds * soak.unwrap_or(1_u64), steps_max, ..default };
+        let crashes = if kind.moves_metadata() { CRASHES_MOVED } else { default.crashes };
+        let seeds = seeds * soak.unwrap_or(1_u64);
+        let options = Options { seeds, crashes, steps_max, ..default };
         let report = run(&PoolGround { pools: Pools::Of(kind) }, &options, |_| {});
         let findings: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
         println!("{kind}: {} crashes, {} operations", report.crashes, report.operations);
         assert!(findings.is_empty(), "{kind}: {findings:#?}");
         assert!(report.crashes > 0);
+        all.crashes += report.crashes;
         all.groups_added += report.groups_added;
         all.groups_leaving += report.groups_leaving;
         all.groups_gone += report.groups_gone;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::Pool;
+use engine::{DiskGroupStatus, Pool};
 use format::disk_group::DiskGroupState;
 use format::fileset::ROOT_NAME;
 use format::members::{Layout, MemberState};
@@ -18,7 +18,7 @@ use storage::device::{AlignedBuffer, Purpose, SharedDevice};
 use storage::volume::NewGroup;
 
 use super::events::Event;
-use super::members::{Members, id_of};
+use super::members::{Members, WeakId, id_of};
 use super::shapes::GroupShape;
 use super::slice::{Ends, Slice, SliceFaults};
 use super::{GroupTally, JobStep};
@@ -40,23 +40,20 @@ const MORE_NS_POWER_MAX: u64 = 17;
 /// A disk group that comes or goes, gets or loses a member, or is preferred.
 #[derive(Debug)]
 enum Change {
-    /// To the disk group of one of the members, but not of `stays`: which, modulo their number.
+    /// To the disk group of one of the members, not of the weak one: which, modulo their number.
     Attach {
         which: u64,
-        stays: Option<u8>,
         device: SharedDevice,
         id: [u8; 16],
     },
     /// One of the same.
     Detach {
         which: u64,
-        stays: Option<u8>,
     },
     Add(NewGroup),
     /// One of those that may: which, modulo their number.
     Remove {
         which: u64,
-        stays: Option<u8>,
     },
     /// Of what is made in the root directory from then on.
     Place(Placement),
@@ -116,19 +113,73 @@ impl Lengthening {
     }
 }
 
+/// Slices for what comes in a life.
+#[derive(Debug)]
+pub(super) struct Free {
+    pub(super) slices: Vec<u64>,
+    /// One that may be the weak member, if the pool has none.
+    pub(super) weak: Option<u64>,
+    pub(super) weak_id: WeakId,
+}
+
+/// Slices of a disk group that comes.
+#[derive(Debug)]
+struct Taken {
+    slices: Vec<u64>,
+    /// Which of them is the weak member.
+    weak: Option<(u64, WeakId)>,
+}
+
+impl Free {
+    /// Takes those of a disk group of this shape; `None`: there are too few. Only one that does
+    /// without a member gets the weak one, and then so it does.
+    fn take(&mut self, shape: GroupShape, random: &mut Prng) -> Option<Taken> {
+        let weak = self.weak.filter(|_| shape.is_redundant());
+        let more = usize_of(shape.width) - usize::from(weak.is_some());
+        if more > self.slices.len() {
+            return None;
+        }
+        let mut slices: Vec<u64> = self.slices.drain(..more).collect();
+        let weak = weak.map(|slice| {
+            self.weak = None;
+            let at = random.below(shape.width);
+            slices.insert(usize_of(at), slice);
+            (at, self.weak_id)
+        });
+        Some(Taken { slices, weak })
+    }
+}
+
+/// What may not be changed, for more would be wrong then than a layout is for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stays {
+    weak: WeakId,
+    /// Whether the metadata moves, and the disk group that has the weak member may leave with it.
+    moves_metadata: bool,
+}
+
 /// Disk groups that come and go in one life, each after so many virtual nanoseconds.
 #[derive(Debug, Default)]
-pub(super) struct Changes(VecDeque<(u64, Change)>);
+pub(super) struct Changes {
+    queue: VecDeque<(u64, Change)>,
+    stays: Stays,
+}
 
 impl Changes {
     /// Returns the work of a thread that makes them; `None`: there are none.
     pub(super) fn job(self, pool: &Arc<Pool>, tally: &Arc<GroupTally>) -> Option<JobStep> {
-        let (worker, tally, mut changes) = (Arc::clone(pool), Arc::clone(tally), self.0);
+        let Changes { queue: mut changes, stays } = self;
+        let (worker, tally) = (Arc::clone(pool), Arc::clone(tally));
         let mut next = None;
         (!changes.is_empty()).then(|| -> JobStep {
             Box::new(move || {
                 if let Some(change) = next.take() {
-                    make(&worker, change, &tally);
+                    let main = || stays.moves_metadata.then(|| main_of(&worker));
+                    let before = main();
+                    make(&worker, change, stays, &tally);
+                    if main() != before {
+                        tally.events.count(Event::MainMoved);
+                    }
                 }
                 let (after_ns, change) = changes.pop_front()?;
                 next = Some(change);
@@ -139,22 +190,21 @@ impl Changes {
 }
 
 /// Makes a change; a pool that cannot goes on as it is.
-fn make(pool: &Pool, change: Change, tally: &GroupTally) {
+fn make(pool: &Pool, change: Change, stays: Stays, tally: &GroupTally) {
     let count = match change {
         Change::Add(new) => match pool.add_disk_group(&new) {
             Ok(_) => &tally.added,
             Err(_) => &tally.refused,
         },
-        Change::Attach { which, stays, device, id } => {
-            let Some(beside) = one_of(pool, which, stays, 0) else { return };
+        Change::Attach { which, device, id } => {
+            let Some(beside) = one_of(pool, which, stays) else { return };
             match pool.attach_member(beside, device, id) {
                 Ok(_) => &tally.attached,
                 Err(_) => &tally.refused,
             }
         }
-        Change::Detach { which, stays } => {
-            // Who checks a pool takes the members of the first for those that it was made on.
-            let Some(slot) = one_of(pool, which, stays, 1) else { return };
+        Change::Detach { which } => {
+            let Some(slot) = one_of(pool, which, stays) else { return };
             match pool.detach_member(slot, true) {
                 Ok(detached) => {
                     // What it still says nobody believes.
@@ -164,13 +214,22 @@ fn make(pool: &Pool, change: Change, tally: &GroupTally) {
                 Err(_) => &tally.refused,
             }
         }
-        Change::Remove { which, stays } => {
+        Change::Remove { which } => {
             let groups = pool.status().groups;
-            let is_online = |state| state == DiskGroupState::Online;
-            let may_go = groups.iter().filter(|group| is_online(group.state));
-            let may_go = may_go.map(|group| group.number);
-            let may_go: Vec<u8> = may_go.filter(|it| *it > 0 && Some(*it) != stays).collect();
+            let own = stays.weak.group_in(pool).filter(|_| !stays.moves_metadata);
+            let can_follow = |main: &DiskGroupStatus| {
+                groups.iter().any(|it| it.number != main.number && it.can_be_main())
+            };
+            let may_go = groups.iter().filter(|group| {
+                group.state == DiskGroupState::Online
+                    && Some(group.number) != own
+                    && (!group.is_main || can_follow(group))
+            });
+            let may_go: Vec<u8> = may_go.map(|group| group.number).collect();
             let Some(number) = which.checked_rem(u64_of(may_go.len())) else { return };
+            // The first of them more often, where that is what it is about.
+            let is_first = stays.moves_metadata && which & 1 << 32 == 0;
+            let number = if is_first { 0 } else { number };
             match pool.remove_disk_group(may_go[usize_of(number)]) {
                 Ok(()) => &tally.leaving,
                 Err(_) => &tally.refused,
@@ -267,24 +326,29 @@ fn make_more(pool: &Pool, change: Change, tally: &GroupTally) {
     }
 }
 
-/// Returns the slot of a member of a disk group that is a single or a mirror, from number `first`
-/// on, but not of `stays`: `which`, modulo their number.
-fn one_of(pool: &Pool, which: u64, stays: Option<u8>, first: u8) -> Option<usize> {
+/// Returns the number of the main disk group.
+fn main_of(pool: &Pool) -> Option<u8> {
     let groups = pool.status().groups;
+    groups.iter().find(|group| group.is_main).map(|group| group.number)
+}
+
+/// Returns the slot of a member of a disk group that is a single or a mirror, but not of that of
+/// the weak one: `which`, modulo their number.
+fn one_of(pool: &Pool, which: u64, stays: Stays) -> Option<usize> {
+    let (groups, stays) = (pool.status().groups, stays.weak.group_in(pool));
     let is_it = |layout| matches!(layout, Layout::Single | Layout::Mirror);
-    let may = groups.iter().filter(|it| it.number >= first && Some(it.number) != stays);
-    let may = may.filter(|group| is_it(group.layout));
+    let may = groups.iter().filter(|it| Some(it.number) != stays && is_it(it.layout));
     let slots: Vec<usize> = may.flat_map(|group| group.slots.iter()).collect();
     let at = which.checked_rem(u64_of(slots.len()))?;
     slots.get(usize_of(at)).copied()
 }
 
-/// Returns the slot of a member of a disk group that was added, stays, and of whose layout
-/// `is_meant`: `which`, modulo their number.
+/// Returns the slot of a member of a disk group that is not the main one, stays, and of whose
+/// layout `is_meant`: `which`, modulo their number.
 fn lane_of(pool: &Pool, which: u64, is_meant: impl Fn(Layout) -> bool) -> Option<usize> {
     let groups = pool.status().groups;
     let stays = |state| state == DiskGroupState::Online;
-    let may = groups.iter().filter(|group| group.number > 0 && stays(group.state));
+    let may = groups.iter().filter(|group| !group.is_main && stays(group.state));
     let may = may.filter(|group| is_meant(group.layout));
     let slots: Vec<usize> = may.flat_map(|group| group.slots.iter()).collect();
     slots.get(usize_of(which.checked_rem(u64_of(slots.len()))?)).copied()
@@ -295,7 +359,7 @@ impl Members {
     pub(super) fn changes(
         &self,
         device: &SharedDevice,
-        mut free: Vec<u64>,
+        mut free: Free,
         random: &mut Prng,
         ends: &Ends,
     ) -> Changes {
@@ -303,20 +367,25 @@ impl Members {
         if comes.is_empty() {
             return Changes::default();
         }
+        let moves_metadata = self.kind.moves_metadata();
+        // So that what was begun may end in the same life.
+        let power_max = if moves_metadata { MORE_NS_POWER_MAX } else { CHANGE_NS_POWER_MAX };
         let mut changes = VecDeque::new();
         for _ in 0..random.below(CHANGES_MAX + 1) {
-            let after_ns = random.below_power(CHANGE_NS_POWER_MAX);
+            let after_ns = random.below_power(power_max);
             let shape = comes[usize_of(random.below(u64_of(comes.len())))];
-            let stays = self.weak.first().map(|weak| weak.group);
-            let change = if random.one_in(3) {
-                Change::Remove { which: random.next_u64(), stays }
+            // Before another has come the metadata stays where it is.
+            let comes_first = moves_metadata && changes.is_empty();
+            let change = if comes_first && let Some(own) = free.take(shape, random) {
+                Change::Add(self.new_group((device, ends), shape, own, random))
             } else if random.one_in(3) {
-                Change::Detach { which: random.next_u64(), stays }
-            } else if random.one_in(3) && !free.is_empty() {
-                let device = self.slice(device, free.remove(0), ends);
-                Change::Attach { which: random.next_u64(), stays, device, id: id_of(random) }
-            } else if usize_of(shape.width) <= free.len() {
-                let own = free.drain(..usize_of(shape.width)).collect();
+                Change::Remove { which: random.next_u64() }
+            } else if random.one_in(3) {
+                Change::Detach { which: random.next_u64() }
+            } else if random.one_in(3) && !free.slices.is_empty() {
+                let device = self.slice(device, free.slices.remove(0), ends);
+                Change::Attach { which: random.next_u64(), device, id: id_of(random) }
+            } else if let Some(own) = free.take(shape, random) {
                 Change::Add(self.new_group((device, ends), shape, own, random))
             } else {
                 continue;
@@ -324,7 +393,7 @@ impl Members {
             changes.push_back((after_ns, change));
         }
         for _ in 0..random.below(PLACEMENTS_MAX + 1) {
-            let after_ns = random.below_power(CHANGE_NS_POWER_MAX);
+            let after_ns = random.below_power(power_max);
             let number = u8::try_from(random.below(4)).expect("below 4");
             let some = [
                 Placement::Any,
@@ -336,28 +405,33 @@ impl Members {
             let at = usize_of(random.below(u64_of(changes.len() + 1)));
             changes.insert(at, (after_ns, Change::Place(placement)));
         }
-        Changes(changes)
+        Changes { queue: changes, stays: Stays { weak: free.weak_id, moves_metadata } }
     }
 
-    /// Returns a disk group that comes; one of its members may fail if it does without, and all of
-    /// the journal's where these are lost.
+    /// Returns a disk group that comes; one of its members may fail if it does without, the weak
+    /// one if it has that, and all of the journal's where these are lost.
     fn new_group(
         &self,
         (device, ends): (&SharedDevice, &Ends),
         shape: GroupShape,
-        slices: Vec<u64>,
+        Taken { slices, weak }: Taken,
         random: &mut Prng,
     ) -> NewGroup {
         let failing = (shape.is_redundant() && random.one_in(4)).then(|| {
             let power = random.below(WRITE_POWER_MAX);
-            (random.below(shape.width), random.below(1 << power))
+            let which = random.below(shape.width);
+            (weak.map_or(which, |(at, _)| at), random.below(1 << power))
         });
         let member = |(at, number): (u64, u64)| {
             let writes = failing.filter(|(which, _)| *which == at).map(|(_, nth)| nth);
             let is_lost = self.kind.also().loses_journal && shape.roles.journal;
             let writes = if is_lost { Some(random.below_power(WRITE_POWER_MAX)) } else { writes };
             let faults = SliceFaults { writes, ..SliceFaults::default() };
-            (Slice::of(device, number, ends, faults), id_of(random))
+            let id = match weak {
+                Some((which, weak_id)) if which == at => weak_id.draw(random),
+                Some(_) | None => id_of(random),
+            };
+            (Slice::of(device, number, ends, faults), id)
         };
         let devices = (0..).zip(slices).map(member).collect();
         NewGroup { layout: shape.layout, devices, roles: shape.roles }
@@ -401,6 +475,6 @@ impl Members {
             };
             changes.push_back((after_ns, change));
         }
-        Changes(changes)
+        Changes { queue: changes, stays: Stays::default() }
     }
 }

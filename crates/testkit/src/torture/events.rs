@@ -33,9 +33,13 @@ pub enum Event {
     LaneLeaving,
     /// The last device of the journal had failed, and it was made anew.
     JournalLost,
+    /// Another disk group became the main one.
+    MainMoved,
+    /// The disk group that a pool was made with has left, with all that it was made on.
+    FirstLeft,
 }
 
-const EVENTS: [Event; 14] = [
+const EVENTS: [Event; 16] = [
     Event::SpareAdded,
     Event::SpareTaken,
     Event::Lengthened,
@@ -50,6 +54,8 @@ const EVENTS: [Event; 14] = [
     Event::LaneAdded,
     Event::LaneLeaving,
     Event::JournalLost,
+    Event::MainMoved,
+    Event::FirstLeft,
 ];
 
 fn index_of(event: Event) -> usize {

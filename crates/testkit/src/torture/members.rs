@@ -29,8 +29,18 @@
 //!   They are there in the next life, with what they had. None fails while the pool is opened: that
 //!   would be refused.
 //!
+//! # Which members there are
+//!
+//! The labels say: the newest of those that are not on slices for weak members. What disk groups
+//! have which numbers, and which slots, changes while pools are in use. So a slice is a member if
+//! its own id is listed there, and the weak member is the one whose id was given to a slice of its
+//! own ([`WeakId`]).
+//!
 //! What is done to a pool beside its clients is in `changes.rs`, and so are disk groups that come
-//! and go: they never take the disk group of the weak member along.
+//! and go. The disk group of the weak member stays, unless the kind of the pool moves its metadata:
+//! then it may leave, and one that comes later gets a slice for the weak member among its own. That
+//! one has all until then, and a disk group has one such slice at most, so there is still one weak
+//! member.
 
 use std::sync::Arc;
 
@@ -42,7 +52,7 @@ use storage::device::{AlignedBuffer, Purpose, SharedDevice};
 use storage::pool::{SuperblockReport, read_superblock};
 use storage::volume::Opening;
 
-use super::changes::Changes;
+use super::changes::{Changes, Free};
 use super::shapes::{GroupShape, PoolKind};
 use super::slice::{Ends, Lengths, Slice, SliceFaults, Stall};
 use super::{GroupTally, Start};
@@ -66,6 +76,10 @@ const FREE_SLICES: u64 = 3;
 const MORE_SLICES: u64 = 2;
 /// How often devices become longer.
 const LENGTHS: usize = 4;
+/// Where an id that was drawn says of which weak member it is, from 1 on; 0: of none.
+const MARK_AT: usize = 15;
+/// What is drawn of an id. Between them are zeros, as no id has that an engine draws.
+const DRAWN_BYTES: usize = 8;
 /// Where a device says how often its slices have become longer: one page.
 const NOTES_BYTES: u64 = 4096;
 
@@ -97,19 +111,58 @@ impl Weakness {
 /// A weak member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weak {
+    /// The slice that it is made on, which has the slot of the same number.
     pub(super) slot: u64,
-    /// The number of its disk group.
-    pub(super) group: u8,
     /// The slice that takes the place of the one that it is made on.
     other: u64,
 }
 
 /// What the labels say of a weak member.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct FoundWeak {
+    /// Its slot; `None`: its disk group has left, and none that came since has one.
+    slot: Option<usize>,
+    /// What is listed there.
+    id: Option<[u8; 16]>,
+    state: Option<MemberState>,
     /// The slice that is it, if its label says so.
     number: Option<u64>,
-    state: Option<MemberState>,
+    /// The members of its disk group: their ids.
+    own: Vec<[u8; 16]>,
+}
+
+/// Tells a weak member by its id, whether or not its slice has a label already.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WeakId {
+    /// The device that the pool was made on.
+    first: Option<[u8; 16]>,
+    /// The mark of those that came since.
+    mark: u8,
+}
+
+impl WeakId {
+    /// Returns how that of this number is told if it is a device that came.
+    fn of_coming(index: usize) -> WeakId {
+        WeakId { first: None, mark: u8::try_from(index + 1).expect("few") }
+    }
+
+    /// Draws the id of a device that is the weak member from now on.
+    pub(super) fn draw(self, random: &mut Prng) -> [u8; 16] {
+        let mut id = id_of(random);
+        id[MARK_AT] = self.mark;
+        id
+    }
+
+    fn is_it(self, id: [u8; 16]) -> bool {
+        Some(id) == self.first || (is_drawn(id) && id[MARK_AT] == self.mark)
+    }
+
+    /// Returns the number of the disk group of an open pool that has the weak member.
+    pub(super) fn group_in(self, pool: &Pool) -> Option<u8> {
+        let weak = pool.members().into_iter().find(|it| self.is_it(it.member.id))?;
+        let groups = pool.status().groups;
+        groups.iter().find(|group| group.slots.contains(weak.slot)).map(|group| group.number)
+    }
 }
 
 /// The members of one pool, as its seed chooses them.
@@ -123,13 +176,30 @@ pub(super) struct Members {
     may_rot: bool,
 }
 
+/// Reads the labels of slices.
+struct Labels<'a> {
+    members: &'a Members,
+    device: &'a SharedDevice,
+    ends: &'a Ends,
+}
+
+impl Labels<'_> {
+    fn of(&self, number: u64) -> Option<SuperblockReport> {
+        read_superblock(self.members.slice(self.device, number, self.ends).as_ref()).ok()
+    }
+
+    fn id(&self, number: u64) -> Option<[u8; 16]> {
+        self.of(number).map(|read| read.current.device_id())
+    }
+}
+
 /// The members of a pool, by the newest label of those that are not weak.
 struct Found {
     /// All but the weak ones: their slices.
     strong: Vec<u64>,
     /// Those of them that have the journal, where it is apart.
     journal: Vec<u64>,
-    /// Slices that nobody has.
+    /// Slices that nobody has, but those of weak members.
     free: Vec<u64>,
     /// Slices that are spares.
     spares: Vec<u64>,
@@ -156,6 +226,8 @@ fn leave_out_others(devices: &mut Vec<SharedDevice>) {
 pub(super) struct Replacement {
     pub(super) after_ticks: u64,
     slot: usize,
+    /// Who was there when the pool was opened; `None`: whoever it is.
+    id: Option<[u8; 16]>,
     /// The other device, and its id; `None`: it is brought back.
     other: Option<(SharedDevice, [u8; 16])>,
 }
@@ -163,7 +235,13 @@ pub(super) struct Replacement {
 impl Replacement {
     /// Begins it. A pool that cannot goes on as it is.
     pub(super) fn begin(self, pool: &Pool) {
-        let Replacement { slot, other, .. } = self;
+        let Replacement { slot, id, other, .. } = self;
+        let is_there =
+            |id: [u8; 16]| pool.members().iter().any(|it| (it.slot, it.member.id) == (slot, id));
+        // Its disk group may have left, and another member have its slot.
+        if id.is_some_and(|id| !is_there(id)) {
+            return;
+        }
         // Refused while another joins, where the pool has failed, or nobody is away.
         match other {
             Some((device, id)) => drop(pool.replace_member(slot, device, id)),
@@ -185,7 +263,7 @@ impl Members {
         let mut weak = Vec::new();
         while u64_of(weak.len()) < also.weak && !may_be.is_empty() {
             let (slot, group) = may_be[usize_of(random.below(u64_of(may_be.len())))];
-            weak.push(Weak { slot, group, other: kind.members() + u64_of(weak.len()) });
+            weak.push(Weak { slot, other: kind.members() + u64_of(weak.len()) });
             // A mirror of three does without two.
             let shape = kind.groups()[usize::from(group)];
             let is_another = shape.layout == format::members::Layout::Mirror && shape.width > 2;
@@ -254,48 +332,65 @@ impl Members {
         self.weak.iter().any(|weak| self.of_weak(weak).contains(&number))
     }
 
+    fn labels<'a>(&'a self, device: &'a SharedDevice, ends: &'a Ends) -> Labels<'a> {
+        Labels { members: self, device, ends }
+    }
+
+    /// Returns how the weak member of this number is told from others.
+    fn weak_id(&self, index: usize, labels: &Labels<'_>) -> WeakId {
+        let first = self.weak.get(index).and_then(|weak| labels.id(weak.slot));
+        WeakId { first, ..WeakId::of_coming(index) }
+    }
+
     /// Returns what the labels say.
     fn found(&self, device: &SharedDevice) -> Found {
-        let ends = self.ends(device);
-        let read = |number: u64| read_superblock(self.slice(device, number, &ends).as_ref()).ok();
-        let label = |number: u64| read(number).map(|read| read.current);
+        let ends = &self.ends(device);
+        let labels = self.labels(device, ends);
         // Any may have the last update alone; of one that was taken out it is older.
-        let all = (0..self.slices()).filter(|number| !self.is_weak(*number));
-        let newest = newest_of(all.filter_map(read));
-        let is_member = |number: &u64| {
-            let id = label(*number).map(|label| label.device_id());
-            let members = newest.iter().flat_map(|label| &label.members);
-            id.is_some_and(|id| members.into_iter().any(|member| member.id == id))
-        };
         let others = (0..self.slices()).filter(|number| !self.is_weak(*number));
-        let (strong, mut free): (Vec<u64>, Vec<u64>) = others.partition(is_member);
+        let newest = newest_of(others.clone().filter_map(|number| labels.of(number)));
+        let members = newest.as_ref().map_or(&[][..], |label| label.members.as_slice());
+        let slot_of = |number: &u64| {
+            let id = labels.id(*number)?;
+            members.iter().position(|member| member.id == id)
+        };
+        let (strong, mut free): (Vec<u64>, Vec<u64>) =
+            others.partition(|number| slot_of(number).is_some());
         let has_journal = |number: &u64| {
-            let id = label(*number).map(|label| label.device_id());
-            let groups = newest.iter().flat_map(|label| &label.added);
-            let slots = groups.filter(|group| group.has_journal).flat_map(|it| it.slots.iter());
-            let members = newest.as_ref().map(|label| &label.members);
-            let mut found = slots.filter_map(|slot| Some(members?.get(slot)?.id));
-            found.any(|member| Some(member) == id)
+            let mut groups = newest.iter().flat_map(|label| &label.added);
+            let slot = slot_of(number);
+            slot.is_some_and(|slot| groups.any(|it| it.has_journal && it.slots.contains(slot)))
         };
         let loses_journal = self.kind.also().loses_journal;
         let journal =
             strong.iter().copied().filter(|it| loses_journal && has_journal(it)).collect();
         let (mut weak, mut spares) = (Vec::new(), Vec::new());
-        for it in &self.weak {
-            let named = newest.as_ref().and_then(|label| label.members.get(usize_of(it.slot)));
-            let is_it = |number: &u64| {
-                let id = label(*number).map(|label| label.device_id());
-                id.is_some() && id == named.map(|named| named.id)
+        for (index, it) in self.weak.iter().enumerate() {
+            let slot = match self.kind.moves_metadata() {
+                true => {
+                    let weak_id = self.weak_id(index, &labels);
+                    members.iter().position(|member| weak_id.is_it(member.id))
+                }
+                // A spare may be there.
+                false => Some(usize_of(it.slot)),
             };
-            let number = self.of_weak(it).into_iter().find(is_it);
-            weak.push(FoundWeak { number, state: named.map(|named| named.state) });
+            let named = slot.and_then(|slot| members.get(slot));
+            let id = named.map(|named| named.id);
+            let is_it = |number: &u64| id.is_some() && labels.id(*number) == id;
+            let group = newest.as_ref().and_then(|label| label.group_of_slot(slot?));
+            let own = group.into_iter().flat_map(|(.., slots)| slots.pick(members));
+            weak.push(FoundWeak {
+                slot,
+                id,
+                state: named.map(|named| named.state),
+                number: self.of_weak(it).into_iter().find(is_it),
+                own: own.map(|member| member.id).collect(),
+            });
         }
         if self.kind.also().spares {
             let listed = newest.iter().flat_map(|label| &label.spares).map(|spare| spare.id);
             let listed: Vec<[u8; 16]> = listed.collect();
-            let is_spare = |number: &u64| {
-                label(*number).is_some_and(|label| listed.contains(&label.device_id()))
-            };
+            let is_spare = |number: &u64| labels.id(*number).is_some_and(|id| listed.contains(&id));
             let others = self.weak.iter().flat_map(|it| self.of_weak(it));
             let others = others.filter(|number| weak.iter().all(|it| it.number != Some(*number)));
             (spares, free) = others.partition(is_spare);
@@ -313,7 +408,9 @@ impl Members {
                 weakness = Weakness::Stalls(Stall::draw(more));
             } else if also.scrubs && more.one_in(2) {
                 weakness = Weakness::Rots;
-            } else if also.reshapes && !more.one_in(4) {
+            } else if (also.reshapes && !more.one_in(4))
+                || (self.kind.moves_metadata() && !more.one_in(3))
+            {
                 // One that is away keeps all from moving.
                 let after_ticks = more.below(TICK_POWER_MAX);
                 weakness = Weakness::Returns { after_ticks };
@@ -337,6 +434,8 @@ impl Members {
         let random = &mut Prng::from_seed(start.seed.rotate_left(7));
         let more = &mut Prng::from_seed(start.seed.rotate_left(13));
         let Found { strong, journal, mut free, spares, weak } = self.found(&start.device);
+        let coming_weak = weak.first().is_some_and(|it| it.slot.is_none());
+        let coming_weak = self.weak.first().filter(|_| coming_weak).map(|it| it.slot);
         let ends = &self.ends(&start.device);
         let slice = |number: u64| self.slice(&start.device, number, ends);
         let is_lost = !journal.is_empty() && !more.one_in(4);
@@ -351,7 +450,10 @@ impl Members {
         };
         let mut devices: Vec<SharedDevice> = strong.into_iter().map(&mut strong_slice).collect();
         let mut replacements = Vec::new();
-        for ((it, found), weakness) in self.weak.iter().zip(weak).zip(self.draw(random, more)) {
+        let drawn = self.draw(random, more);
+        for (index, ((it, found), weakness)) in self.weak.iter().zip(weak).zip(drawn).enumerate() {
+            let Some(slot) = found.slot else { continue };
+            let id = found.id.filter(|_| self.kind.moves_metadata());
             let mut faults = SliceFaults::default();
             match weakness {
                 Weakness::Fails { nth } => faults.writes = Some(nth),
@@ -370,18 +472,17 @@ impl Members {
                 }
                 devices.push(Slice::of(&start.device, number, ends, faults));
             }
-            let slot = usize_of(it.slot);
             match weakness {
                 Weakness::Replaced { after_ticks } => {
                     let spare = if found.number == Some(it.slot) { it.other } else { it.slot };
                     let spare = Some(spare).filter(|number| !spares.contains(number));
                     let Some(spare) = spare else { continue };
                     free.retain(|number| *number != spare);
-                    let other = Some((slice(spare), id_of(random)));
-                    replacements.push(Replacement { after_ticks, slot, other });
+                    let other = (slice(spare), WeakId::of_coming(index).draw(random));
+                    replacements.push(Replacement { after_ticks, slot, id, other: Some(other) });
                 }
                 Weakness::Returns { after_ticks } => {
-                    replacements.push(Replacement { after_ticks, slot, other: None });
+                    replacements.push(Replacement { after_ticks, slot, id, other: None });
                 }
                 Weakness::None
                 | Weakness::Fails { .. }
@@ -402,6 +503,8 @@ impl Members {
         let changes = if self.kind.has_more() && !self.kind.also().loses_journal {
             self.more(&start.device, free, more, ends)
         } else {
+            let weak_id = self.weak_id(0, &self.labels(&start.device, ends));
+            let free = Free { slices: free, weak: coming_weak, weak_id };
             self.changes(&start.device, free, random, ends)
         };
         (Opening { devices, accepts_missing: false }, replacements, changes)
@@ -429,21 +532,17 @@ impl Members {
     pub(super) fn checks(&self, device: &SharedDevice) -> Vec<Opening> {
         let Found { strong, weak, .. } = self.found(device);
         let ends = &self.ends(device);
+        let labels = self.labels(device, ends);
         let opening = |numbers: &[u64]| {
             let devices = numbers.iter().map(|number| self.slice(device, *number, ends)).collect();
             Opening { devices, accepts_missing: true }
         };
         let mut openings = vec![opening(&strong)];
-        for (it, found) in self.weak.iter().zip(weak) {
+        for found in weak {
             let is_online = found.state == Some(MemberState::Online);
             let whole = found.number.filter(|_| is_online && !self.may_rot);
             let Some(number) = whole else { continue };
-            // Its disk group never leaves: the others are where they were made, or came to a raid5
-            // that is all of the pool.
-            let own = self.kind.slots().nth(usize::from(it.group)).map(|(_, slots)| slots);
-            let is_own = |slice: &u64| {
-                self.kind.also().reshapes || own.as_ref().is_some_and(|own| own.contains(slice))
-            };
+            let is_own = |slice: &u64| labels.id(*slice).is_some_and(|id| found.own.contains(&id));
             for left_out in strong.iter().copied().filter(is_own) {
                 let others = strong.iter().copied().filter(|slot| *slot != left_out);
                 openings.push(opening(&others.chain([number]).collect::<Vec<u64>>()));
@@ -453,8 +552,14 @@ impl Members {
     }
 }
 
+/// Draws the id of a device that a pool gets.
 pub(super) fn id_of(random: &mut Prng) -> [u8; 16] {
     let mut id = [0; 16];
-    id[..8].copy_from_slice(&random.next_u64().to_le_bytes());
+    id[..DRAWN_BYTES].copy_from_slice(&random.next_u64().to_le_bytes());
     id
+}
+
+/// Whether a device came to its pool; else the pool was made on it.
+pub(super) fn is_drawn(id: [u8; 16]) -> bool {
+    id[DRAWN_BYTES..MARK_AT].iter().all(|byte| *byte == 0)
 }

@@ -17,7 +17,7 @@ use storage::volume::Volume;
 
 use super::changes::Changes;
 use super::events::Event;
-use super::members::{Members, Replacement};
+use super::members::{Members, Replacement, is_drawn};
 use super::{Clones, Ground, GroupTally, JobStep, Opened, PoolKind, Pools, Start};
 use crate::number::{u64_of, usize_of};
 
@@ -239,7 +239,7 @@ impl Ground for PoolGround {
         let kind = self.pools.kind(start.pool_seed);
         let leaves = !kind.comes().is_empty() || kind.has_more();
         let watched = leaves.then(|| Arc::clone(&groups));
-        let tick = tick_of(&pool, shape.tick_ns, replacements, watched, kind.has_more());
+        let tick = tick_of(&pool, shape.tick_ns, replacements, watched, kind);
         let mut jobs = vec![("tick".to_owned(), tick)];
         jobs.extend(changes.job(&pool, &groups).map(|step| ("groups".to_owned(), step)));
         if let Some(checkpoint_ns) = shape.checkpoint_ns {
@@ -332,15 +332,16 @@ fn tick_of(
     tick_ns: u64,
     mut replacements: Vec<Replacement>,
     groups: Option<Arc<GroupTally>>,
-    is_hurried: bool,
+    kind: PoolKind,
 ) -> JobStep {
+    let is_hurried = kind.has_more() || kind.moves_metadata();
     let (worker, mut ticks, mut has_lost_journal) = (Arc::clone(pool), 0, false);
     Box::new(move || {
         ticks += 1;
         for replacement in replacements.extract_if(.., |it| it.after_ticks < ticks) {
             replacement.begin(&worker);
         }
-        let before = groups.as_ref().map(|_| Watched::of(&worker));
+        let before = groups.as_ref().map(|_| Watched::of(&worker, kind));
         worker.tick().ok()?;
         if let (Some(tally), Some(before)) = (&groups, before) {
             let is_lost = worker.status().lost_journal.is_some();
@@ -348,7 +349,7 @@ fn tick_of(
                 tally.events.count(Event::JournalLost);
             }
             has_lost_journal = is_lost;
-            let has_work = before.tell(&worker, tally);
+            let has_work = before.tell(&worker, kind, tally);
             expect_moving(&worker);
             if is_hurried && has_work {
                 return Some(tick_ns.min(HURRIED_NS));
@@ -361,15 +362,18 @@ fn tick_of(
 /// What is held against the same a tick later.
 struct Watched {
     leaving: Vec<u8>,
+    /// Whether the first disk group is there, where it may leave.
+    has_first: bool,
     spares: usize,
     is_scrubbing: bool,
     is_reshaping: bool,
 }
 
 impl Watched {
-    fn of(pool: &Pool) -> Watched {
+    fn of(pool: &Pool, kind: PoolKind) -> Watched {
         Watched {
             leaving: leaving(pool),
+            has_first: kind.moves_metadata() && has_first(pool),
             spares: pool.spares().len(),
             is_scrubbing: pool.scrub_report().is_some_and(|report| !report.is_done),
             is_reshaping: pool.reshaping().is_some() || pool.given_up().is_some(),
@@ -379,10 +383,13 @@ impl Watched {
     /// Counts what has come to its end. What rots does so on a member without which all is there,
     /// so a scrub has lost nothing.
     /// Returns whether jobs have work.
-    fn tell(&self, pool: &Pool, tally: &GroupTally) -> bool {
-        let (now, events) = (Watched::of(pool), &tally.events);
+    fn tell(&self, pool: &Pool, kind: PoolKind, tally: &GroupTally) -> bool {
+        let (now, events) = (Watched::of(pool, kind), &tally.events);
         let gone = self.leaving.iter().filter(|number| !now.leaving.contains(number)).count();
         tally.gone.fetch_add(u64_of(gone), Ordering::Relaxed);
+        if self.has_first && !now.has_first {
+            events.count(Event::FirstLeft);
+        }
         if now.spares < self.spares {
             events.count(Event::SpareTaken);
         }
@@ -407,6 +414,14 @@ fn leaving(pool: &Pool) -> Vec<u8> {
     let groups = pool.status().groups.into_iter();
     let leaving = groups.filter(|group| group.state == DiskGroupState::Leaving);
     leaving.map(|group| group.number).collect()
+}
+
+/// Whether the disk group with number 0 has a device that the pool was made on: else it is another,
+/// or there is none.
+fn has_first(pool: &Pool) -> bool {
+    let first = pool.status().groups.into_iter().find(|group| group.number == 0);
+    let is_there = |slot: usize| first.as_ref().is_some_and(|first| first.slots.contains(slot));
+    pool.members().iter().any(|it| is_there(it.slot) && !is_drawn(it.member.id))
 }
 
 /// What a removal was admitted with holds until it ends, so nothing keeps it from moving what is

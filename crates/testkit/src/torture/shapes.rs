@@ -234,6 +234,13 @@ impl PoolKind {
         self.shape().comes
     }
 
+    /// Whether what comes takes the metadata over, and then the disk group leaves that had it, even
+    /// if it is the first, and has the weak member.
+    #[must_use]
+    pub fn moves_metadata(self) -> bool {
+        self.comes().iter().any(|group| group.roles.metadata)
+    }
+
     /// Returns what happens besides to its members.
     #[must_use]
     pub fn also(self) -> Also {
