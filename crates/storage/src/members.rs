@@ -153,6 +153,13 @@ impl Found {
         Found { name, label: read.current, settled: read.settled, epoch: read.epoch }
     }
 
+    /// Returns the epoch by which the device is judged where `newest` is the newest label (MJ10).
+    pub(crate) fn judged_by(&self, newest: &Superblock) -> Membership {
+        let own = self.label.membership();
+        let is_known = newest.memberships.contains(&own);
+        if is_known || planted::is(Planted::BegunEpochIsApart) { own } else { self.epoch }
+    }
+
     /// See [`SuperblockReport::age`].
     fn age(&self) -> (u64, u64) {
         (self.epoch.number, self.label.sequence)
@@ -236,7 +243,7 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
             false
         } else {
             check_history(first, device)?;
-            is_forgotten(&first.label, device.epoch)
+            is_forgotten(&first.label, device.judged_by(&first.label))
         };
         let member =
             table.iter().zip(&mut slots).find(|(member, _)| member.id == id && !member.is_gone());
@@ -341,20 +348,16 @@ fn check_pool(first: &Found, device: &Found) -> Result<(), MembersError> {
 
 /// MJ2, MJ10.
 fn check_history(first: &Found, device: &Found) -> Result<(), MembersError> {
-    let history = &first.label.memberships;
-    let is_of_history = |own: Membership| {
-        let next = history.iter().find(|next| next.number == own.number + 1);
-        // MJ8.
-        let went_on = next.is_some_and(|next| device.settled >= next.sequence)
-            && !planted::is(Planted::OlderCopyBelieved);
-        let is_one_of_them = history.contains(&own)
-            || is_forgotten(&first.label, own)
-                && !is_half(&first.label, &device.label)
-                && !planted::is(Planted::ForgottenIsApart);
-        is_one_of_them && !went_on
-    };
-    let is_begun = !planted::is(Planted::BegunEpochIsApart);
-    if is_of_history(device.label.membership()) || is_begun && is_of_history(device.epoch) {
+    let (history, own) = (&first.label.memberships, device.judged_by(&first.label));
+    let next = history.iter().find(|next| next.number == own.number + 1);
+    // MJ8.
+    let went_on = next.is_some_and(|next| device.settled >= next.sequence)
+        && !planted::is(Planted::OlderCopyBelieved);
+    let is_one_of_them = history.contains(&own)
+        || is_forgotten(&first.label, own)
+            && !is_half(&first.label, &device.label)
+            && !planted::is(Planted::ForgottenIsApart);
+    if is_one_of_them && !went_on {
         return Ok(());
     }
     Err(MembersError::Apart { first: first.name.clone(), other: device.name.clone() })

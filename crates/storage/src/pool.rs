@@ -9,7 +9,7 @@
 //!
 //! A copy of the second step therefore tells that all members that got this update have the first
 //! ([`SuperblockReport::settled`]): whoever shows an older label later is not what it was. And
-//! where both copies of the second step are those of an update before, nothing was acknowledged
+//! where both copies of the second step are those of updates before, nothing was acknowledged
 //! that waited for this one ([`SuperblockReport::epoch`]).
 //!
 //! A pool comes into being with one write: a creation writes all copies but the first, flushes, and
@@ -44,7 +44,7 @@ pub struct SuperblockReport {
     /// step is here.
     pub settled: u64,
     /// The newest epoch of membership in which anything may have been acknowledged with the device:
-    /// its first label, or one that is newer, was written in both steps, or nobody knows.
+    /// an update of it may have come to its end there.
     pub epoch: Membership,
 }
 
@@ -179,19 +179,27 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
             expected_bytes: current.own_bytes(),
         });
     }
-    // One that does not verify may have been of the second step.
-    let is_before = |found: (PoolId, u64)| found.0 == current.pool_id && found.1 < current.sequence;
-    let is_older =
-        |copy: u16| sequences.get(usize::from(copy)).is_some_and(|it| it.is_some_and(is_before));
-    let is_begun = steps_of(current.sequence)[1].into_iter().all(is_older);
-    let epoch = if is_begun { epoch_at(&current, settled) } else { current.membership() };
+    let epoch = epoch_of(&current, &sequences);
     Ok(SuperblockReport { current, copies, settled, epoch })
 }
 
-/// Returns the newest epoch of `label` that update number `settled` or one before it began.
-fn epoch_at(label: &Superblock, settled: u64) -> Membership {
-    let of_then = |epoch: &&Membership| epoch.sequence <= settled;
-    label.memberships.iter().rfind(of_then).copied().unwrap_or_else(|| label.membership())
+/// Returns the newest epoch of membership in which anything may have been acknowledged with a
+/// device whose newest label is `current`, and whose copies have these `sequences`.
+///
+/// Each update that came to its end wrote one of the two copies that the second step of the newest
+/// one writes, in its first step or its second. So none has ended that is newer than both.
+fn epoch_of(current: &Superblock, sequences: &[Option<(PoolId, u64)>]) -> Membership {
+    // One that does not verify may have been of the second step.
+    let of_copy = |copy: u16| {
+        let (pool, sequence) = sequences.get(usize::from(copy)).copied().flatten()?;
+        (pool == current.pool_id).then_some(sequence)
+    };
+    let [front, end] = steps_of(current.sequence)[1];
+    let before = of_copy(front).zip(of_copy(end)).map(|(front, end)| front.max(end));
+    let ended = before.unwrap_or(current.sequence);
+    let of_then = |epoch: &&Membership| epoch.sequence <= ended;
+    let newest = current.memberships.iter().rfind(of_then);
+    newest.copied().unwrap_or_else(|| current.membership())
 }
 
 /// Returns the copies that the two steps of update number `sequence` write.

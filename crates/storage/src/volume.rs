@@ -83,6 +83,7 @@ use format::geometry::Geometry;
 use format::ids::Place;
 use format::page::PAGE_BYTES;
 use format::superblock::Superblock;
+use runtime::planted::{self, Planted};
 
 use crate::convert::to_u64;
 use crate::device::{
@@ -439,17 +440,26 @@ impl Volume {
     }
 
     /// Says in the labels that members which are not there have missed writes, durably: see
-    /// [`MemberSet::leave_absent_behind`]. `superblock` becomes what they say.
+    /// [`MemberSet::leave_absent_behind`]. An update that a crash left only begun is ended by
+    /// another, so that what is written from now on is of the epoch that the labels tell.
+    /// `superblock` becomes what they say. To be called before anything else is written.
     ///
     /// # Errors
     ///
     /// What a member said that the layout needs.
-    pub fn leave_absent_behind(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
-        let Some(members) = self.members() else { return Ok(()) };
-        members.leave_absent_behind()?;
-        if let Some(label) = members.label() {
-            superblock.sequence = label.sequence;
-            set::take_table(superblock, &label);
+    pub fn begin_writing(&self, superblock: &mut Superblock) -> Result<(), DeviceError> {
+        let before = superblock.sequence;
+        if let Some(members) = self.members() {
+            members.leave_absent_behind()?;
+            if let Some(label) = members.label() {
+                superblock.sequence = label.sequence;
+                set::take_table(superblock, &label);
+            }
+        }
+        // Nothing was ever begun in the epoch of a new pool.
+        let has_changed = superblock.memberships.len() > 1;
+        if superblock.sequence == before && has_changed && !planted::is(Planted::BegunNotEnded) {
+            self.update_superblocks(superblock)?;
         }
         Ok(())
     }

@@ -389,7 +389,7 @@ impl Pool {
             Some(_) | None => Some(take(&volume, &superblock, &clock, &options)?),
         };
         if pulse.is_some() && !planted::is(Planted::AbsentNotLeftBehind) {
-            volume.leave_absent_behind(&mut superblock)?;
+            volume.begin_writing(&mut superblock)?;
         }
         if pulse.is_some() {
             // CRASH: before anything else is written to the groups.

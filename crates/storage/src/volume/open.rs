@@ -44,7 +44,7 @@ impl Opening {
 
 impl Volume {
     /// Reads the labels of the devices, and returns the space of their pool with what the newest
-    /// says. Writes nothing: see [`Volume::leave_absent_behind`].
+    /// says. Writes nothing: see [`Volume::begin_writing`].
     ///
     /// # Errors
     ///

@@ -117,7 +117,7 @@ impl Volume {
             // RN3.
             let is_older =
                 found.label.sequence < member.left_at && !planted::is(Planted::OlderCopyBelieved);
-            let is_older = is_older || is_forgotten(label, found.epoch);
+            let is_older = is_older || is_forgotten(label, found.judged_by(label));
             let missed = at.missed.filter(|_| !is_older).map(|missed| missed.with(in_flight));
             *at = Slot::new(Some(device), MemberState::Joining);
             at.missed = missed;
