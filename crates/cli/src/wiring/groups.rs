@@ -9,7 +9,7 @@ use format::members::Layout;
 use format::stripes::{StripeShape, UNIT_SHIFT_DEFAULT};
 use serde_json::{Value, json};
 use storage::device::{FileDevice, FileOptions, SharedDevice};
-use storage::volume::{self, AddGroupError};
+use storage::volume;
 
 use super::{Served, devices, failed, random_bytes};
 use crate::backend::BackendError;
@@ -112,10 +112,12 @@ fn add_on(
         group.devices.push((shared, id));
         files.push((path.clone(), device));
     }
-    let added = served.pool.add_disk_group(&group).inspect_err(|error| {
-        // A member has not taken the last label: the others may list the new devices.
-        if matches!(error, DiskGroupError::Add(AddGroupError::Device(_))) {
-            made.clear();
+    let added = served.pool.add_disk_group(&group);
+    // They may be of the pool though it has not all that was asked for.
+    if added.as_ref().map_or_else(DiskGroupError::may_be_listed, |_| true) {
+        made.clear();
+        for (path, device) in files {
+            served.watch(&path, &device);
         }
     });
     let number = added.map_err(|error| failed(&served.path, error))?;

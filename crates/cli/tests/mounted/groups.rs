@@ -335,3 +335,35 @@ fn the_device_that_a_pool_was_made_on_goes() {
     assert!(content.expect("it is there") == [3; FILE_BYTES]);
     mounted.unmount();
 }
+
+/// Goal: devices that were made for a disk group stay where it was added, and only the metadata
+/// could not move there: the pool cannot be opened without them. Method: a device has failed, so
+/// nothing moves; then it is back, and the move is asked for alone.
+#[test]
+fn devices_that_were_made_stay_where_only_the_metadata_did_not_move() {
+    if !can_mount("devices_that_were_made_stay_where_only_the_metadata_did_not_move") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let [first, other, one, two] = ["m0", "m1", "n0", "n1"].map(|name| mounted.text(name));
+    let directory = mounted.text("mnt");
+    let group = format!("mirror:{first},{other}");
+    mounted.holdfast(&["create", "--group", &group, "--size", "64M"]);
+    mounted.holdfast(&["mount", &first, &directory, "--daemon"]);
+    mounted.holdfast(&["device", "fail", &directory, &other]);
+    let group = format!("mirror:{one},{two}=data,metadata,journal");
+    let add = ["group", "add", &directory, &group, "--size", "64M"];
+    let (is_added, words) = told(&mounted, &add);
+    assert!(!is_added && words.contains("the metadata is where it was"), "{words}");
+    assert!(Path::new(&one).exists() && Path::new(&two).exists(), "they are of the pool");
+    write(&mounted.path("file"), &[1; FILE_BYTES]);
+    mounted.unmount();
+    mounted.holdfast(&["mount", &one, &directory, "--daemon"]);
+    mounted.holdfast(&["device", "online", &directory, &other, "--wait"]);
+    mounted.holdfast(&["group", "metadata", &directory, "1"]);
+    let content = fs::read(mounted.path("file")).expect("it is there");
+    assert!(content == [1; FILE_BYTES]);
+    mounted.unmount();
+    mounted.holdfast(&["check", &two]);
+}

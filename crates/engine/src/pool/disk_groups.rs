@@ -117,13 +117,14 @@ pub enum DiskGroupError {
 }
 
 impl DiskGroupError {
-    /// Whether labels may list what was to be added.
+    /// Whether labels may list what was to be added, or do.
     #[must_use]
     pub fn may_be_listed(&self) -> bool {
         matches!(
             self,
             DiskGroupError::Add(AddGroupError::Device(_))
                 | DiskGroupError::Lane(LaneError::Group(AddGroupError::Device(_)))
+                | DiskGroupError::NotMain { .. }
         )
     }
 }
