@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::vnode::api::FileSystem as _;
 use engine::{MemberStatus, Pool, PoolStatus, SpareStatus};
 use format::members::{Layout, MemberState};
 use storage::device::{Device, FileDevice, FileOptions, RequestKind};
@@ -253,6 +254,7 @@ fn online(served: &Served, name: &str) -> Result<(), BackendError> {
     // are, unless nobody knows which it is: then one that does not answer keeps no other away.
     let members = served.pool.members();
     let asked = members.iter().map(|member| member.slot);
+    end_what_is_under_way(served);
     for at in asked.filter(|at| slot.is_none_or(|slot| slot == *at)) {
         let let_go = match slot {
             Some(_) => when_answered(|| served.pool.let_go_of_member(at)),
@@ -264,6 +266,7 @@ fn online(served: &Served, name: &str) -> Result<(), BackendError> {
             Err(error) => tracing::warn!(slot = at, "{error}"),
         }
     }
+    end_what_is_under_way(served);
     let path = known.map_or_else(|| name.to_owned(), |device| device.path);
     let path = Path::new(&path);
     let device = open_device_with(path, FileOptions::default())?;
@@ -272,6 +275,14 @@ fn online(served: &Served, name: &str) -> Result<(), BackendError> {
         .map_err(|error| words(&returned(served, &error)))?;
     served.watch(path, &device);
     Ok(())
+}
+
+/// Has data written out that nobody has synced: until then a segment that is being filled keeps the
+/// devices as they were when that began, so that none of them is closed.
+fn end_what_is_under_way(served: &Served) {
+    if let Err(error) = served.pool.sync() {
+        tracing::warn!(%error, "what is under way could not be ended first");
+    }
 }
 
 /// Tries again while requests of before are not answered, for as long as an answer is waited for:
@@ -305,14 +316,28 @@ fn returned(served: &Served, error: &ReturnError) -> String {
 fn replace(served: &Served, old: &str, new: &Path, is_forced: bool) -> Result<(), BackendError> {
     let slot = slot_of(served, old)?;
     let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
+    let known = named(served, old)?;
+    let is_away = known.state == "failed" || known.state == "missing";
+    if is_away && std::fs::canonicalize(new).is_ok_and(|new| new == Path::new(&known.path)) {
+        // The same device, to be made anew: what was opened before is closed.
+        end_what_is_under_way(served);
+        when_answered(|| served.pool.let_go_of_member(slot))
+            .map_err(|error| failed(&served.path, returned(served, &error)))?;
+        end_what_is_under_way(served);
+    }
     let was_there = new.exists();
     let needed = bytes_in(served, slot);
     let device = device_for(new, needed, is_forced, "device replace --force")?;
+    // Where there was nothing before, nothing is left behind, unless labels may list it.
+    let leave_nothing = || {
+        if !was_there {
+            let _ = std::fs::remove_file(new);
+        }
+    };
     let begun = served.pool.replace_member(slot, Arc::<FileDevice>::clone(&device), id);
     begun.map_err(|error| {
-        // Where there was nothing before, nothing is left behind, unless labels may list it.
-        if !was_there && !matches!(error, ReplaceError::Device(_)) {
-            let _ = std::fs::remove_file(new);
+        if !matches!(error, ReplaceError::Device(_)) {
+            leave_nothing();
         }
         refused(served, &error)
     })?;

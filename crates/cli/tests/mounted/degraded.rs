@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use crate::several::status;
+use serde_json::Value;
+
+use crate::several::{refused, status};
 use crate::{Mounted, can_mount, write};
 
 /// Goal: a mirror without one of its devices is no pool that is well: `status` says so, and a check
@@ -47,4 +49,34 @@ fn a_pool_without_a_member_does_not_call_itself_well() {
     mounted.unmount();
     let report = text_of(&["check", &first]);
     assert!(!report.contains("note:"), "{report}");
+}
+
+/// Goal: a device that failed can be made anew in its own place, by one command, though it was open
+/// and data is being written; without `--force` what it has stays, and it comes back.
+#[test]
+fn a_device_that_failed_is_replaced_by_itself() {
+    if !can_mount("a_device_that_failed_is_replaced_by_itself") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let [first, second, directory] = ["m0", "m1", "mnt"].map(|name| mounted.text(name));
+    let group = format!("mirror:{first},{second}");
+    mounted.holdfast(&["create", "--group", &group, "--size", "64M"]);
+    mounted.holdfast(&["mount", &first, &directory, "--daemon"]);
+    let replace = ["device", "replace", &directory, &second, &second];
+    refused(&mounted, &[&replace[..], &["--force"]].concat(), "it is open here already");
+    for asked in [
+        &["device", "online", &directory, &second, "--wait"][..],
+        &[&replace[..], &["--force", "--wait"]].concat(),
+    ] {
+        mounted.holdfast(&["device", "fail", &directory, &second]);
+        // Nobody syncs it.
+        write(&mounted.path("file"), &vec![7; 4 << 20]);
+        refused(&mounted, &replace, "`device replace --force` overwrites what is there");
+        mounted.holdfast(asked);
+        assert_eq!(status(&mounted, &directory)["pool"]["health"], "ok", "{asked:?}");
+    }
+    mounted.unmount();
+    mounted.holdfast(&["check", &second]);
 }
