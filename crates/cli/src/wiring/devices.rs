@@ -315,6 +315,7 @@ fn returned(served: &Served, error: &ReturnError) -> String {
 
 fn replace(served: &Served, old: &str, new: &Path, is_forced: bool) -> Result<(), BackendError> {
     let slot = slot_of(served, old)?;
+    let is_of = id_in(served, slot);
     let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
     let known = named(served, old)?;
     let is_away = known.state == "failed" || known.state == "missing";
@@ -334,6 +335,7 @@ fn replace(served: &Served, old: &str, new: &Path, is_forced: bool) -> Result<()
             let _ = std::fs::remove_file(new);
         }
     };
+    check_same(served, slot, is_of, new).inspect_err(|_| leave_nothing())?;
     let begun = served.pool.replace_member(slot, Arc::<FileDevice>::clone(&device), id);
     begun.map_err(|error| {
         if !matches!(error, ReplaceError::Device(_)) {
@@ -365,6 +367,7 @@ fn attach(
     (size_bytes, is_forced): (Option<u64>, bool),
 ) -> Result<(), BackendError> {
     let slot = slot_of(served, beside)?;
+    let is_of = id_in(served, slot);
     let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
     let was_there = path.exists();
     let device = if was_there {
@@ -382,6 +385,7 @@ fn attach(
             let _ = std::fs::remove_file(path);
         }
     };
+    check_same(served, slot, is_of, path).inspect_err(|_| leave_nothing(false))?;
     let attached = match how {
         How::Spread => served.pool.widen(slot, own, id),
         How::Copy => served.pool.attach_member(slot, own, id),
@@ -450,6 +454,31 @@ fn detach(served: &Served, name: &str, accepts_no_redundancy: bool) -> Result<()
         tracing::warn!("{error}; the device is of the pool no more, and may still have its label");
     }
     Ok(())
+}
+
+/// Returns which device the member in `slot` is.
+fn id_in(served: &Served, slot: usize) -> Option<[u8; 16]> {
+    let members = served.pool.members();
+    members.iter().find(|status| status.slot == slot).map(|status| status.member.id)
+}
+
+/// Refuses to go on with `new` where another device has come into `slot` than was named: to open a
+/// device takes as long as that does not answer, and somebody may have helped himself meanwhile.
+fn check_same(
+    served: &Served,
+    slot: usize,
+    is_of: Option<[u8; 16]>,
+    new: &Path,
+) -> Result<(), BackendError> {
+    if id_in(served, slot) == is_of {
+        return Ok(());
+    }
+    let pool = served.path.display();
+    let words = format!(
+        "another device has come into slot {slot} while this one was opened: nothing was done; \
+         `holdfast device list {pool}` shows what is there now"
+    );
+    Err(failed(new, words))
 }
 
 /// Returns how much of the member in `slot` the pool uses.

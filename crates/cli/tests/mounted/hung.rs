@@ -43,6 +43,8 @@ struct Hung {
     /// Its number with the kernel.
     connection: u32,
     hangs: Arc<AtomicBool>,
+    /// Whether a request waits while it hangs.
+    is_asked: Arc<AtomicBool>,
 }
 
 impl Hung {
@@ -60,12 +62,13 @@ impl Hung {
         rustix::mount::mount("hung", &directory, "fuse", MountFlags::empty(), data.as_c_str())
             .expect("as root");
         let hangs = Arc::new(AtomicBool::new(false));
+        let is_asked = Arc::new(AtomicBool::new(false));
         std::thread::spawn({
-            let hangs = Arc::clone(&hangs);
-            move || serve(device, &hangs, valid_seconds)
+            let (hangs, is_asked) = (Arc::clone(&hangs), Arc::clone(&is_asked));
+            move || serve(device, (&hangs, &is_asked), valid_seconds)
         });
         let device = fs::metadata(&directory).expect("it answers").dev();
-        Hung { directory, connection: rustix::fs::minor(device), hangs }
+        Hung { directory, connection: rustix::fs::minor(device), hangs, is_asked }
     }
 
     fn pool(&self) -> String {
@@ -88,7 +91,7 @@ impl Drop for Hung {
 }
 
 /// Answers until the file system is gone.
-fn serve(mut device: File, hangs: &AtomicBool, valid_seconds: u64) {
+fn serve(mut device: File, (hangs, is_asked): (&AtomicBool, &AtomicBool), valid_seconds: u64) {
     let mut content = vec![0; FILE_BYTES];
     let mut request = vec![0; WRITE_BYTES_MAX + (64 << 10)];
     loop {
@@ -100,6 +103,7 @@ fn serve(mut device: File, hangs: &AtomicBool, valid_seconds: u64) {
             Err(error) => panic!("{error}"),
         };
         while hangs.load(Ordering::Relaxed) {
+            is_asked.store(true, Ordering::Relaxed);
             std::thread::park_timeout(Duration::from_millis(10));
         }
         let Some(answer) = answer(&request[..length], &mut content, valid_seconds) else {
@@ -284,6 +288,52 @@ fn a_device_that_answers_late_is_brought_back() {
     let list = String::from_utf8_lossy(&list.stdout).into_owned();
     assert_eq!(list.matches("online").count(), 2, "{list}");
     mounted.unmount();
+    drop(hung);
+}
+
+/// Goal: what was asked of a device that had a slot is not done to another that has come into it
+/// since. Method: the new device is on a file system that does not answer while it is opened, and
+/// another takes the place of the old one meanwhile.
+#[test]
+fn a_device_that_came_meanwhile_is_not_replaced() {
+    if !can_mount("a_device_that_came_meanwhile_is_not_replaced") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let hung = Hung::mount(mounted.work.join("hung"));
+    let [first, old, other] = ["m0", "m1", "other"].map(|name| mounted.text(name));
+    let (late, directory) = (hung.pool(), mounted.text("mnt"));
+    let group = format!("mirror:{first},{old}");
+    mounted.holdfast(&["create", "--group", &group, "--size", "64M"]);
+    mounted.holdfast(&["mount", &first, &directory, "--daemon"]);
+    write(&mounted.path("file"), &[7; 20_000]);
+    // The kernel knows what it is: to open it is what hangs.
+    fs::metadata(&late).expect("it answers");
+    hung.hang(true);
+    let refused = std::thread::scope(|scope| {
+        let replace = ["device", "replace", &directory, &old, &late, "--force"];
+        let running = scope.spawn({
+            let mounted = &mounted;
+            move || mounted.run(&replace)
+        });
+        let asked = Instant::now();
+        while !hung.is_asked.load(Ordering::Relaxed) {
+            assert!(asked.elapsed() < Duration::from_secs(30), "nobody opens it");
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        mounted.holdfast(&["device", "replace", &directory, &old, &other, "--wait"]);
+        hung.hang(false);
+        running.join().expect("it ends")
+    });
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && words.contains("another device has come"), "{words}");
+    assert!(words.contains(&late), "{words}");
+    let list = mounted.run(&["device", "list", &directory]);
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    assert!(list.contains(&other) && !list.contains(&late), "{list}");
+    mounted.unmount();
+    mounted.holdfast(&["check", &other]);
     drop(hung);
 }
 
