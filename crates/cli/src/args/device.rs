@@ -253,6 +253,21 @@ impl DeviceCommand {
             | DeviceCommand::Remove { pool, .. } => pool,
         }
     }
+
+    /// Returns the pool, and the devices that are to come. One that the pool has may be named
+    /// though it does not answer.
+    pub(crate) fn paths(&self) -> Vec<&Path> {
+        let new = match self {
+            DeviceCommand::Add { devices, .. } => devices.as_slice(),
+            DeviceCommand::Replace { new, .. } => std::slice::from_ref(new),
+            DeviceCommand::List { .. }
+            | DeviceCommand::Fail { .. }
+            | DeviceCommand::Online { .. }
+            | DeviceCommand::Grow { .. }
+            | DeviceCommand::Remove { .. } => &[],
+        };
+        std::iter::once(self.pool()).chain(new.iter().map(PathBuf::as_path)).collect()
+    }
 }
 
 #[derive(Debug, Args)]

@@ -103,3 +103,14 @@ impl GroupCommand {
         }
     }
 }
+
+    /// Returns the pool, and the devices that are to come.
+    pub(crate) fn paths(&self) -> Vec<&Path> {
+        let new = match self {
+            GroupCommand::Add { group, .. } => group.devices.as_slice(),
+            GroupCommand::List { .. }
+            | GroupCommand::Metadata { .. }
+            | GroupCommand::Remove { .. } => &[],
+        };
+        std::iter::once(self.pool()).chain(new.iter().map(PathBuf::as_path)).collect()
+    }

@@ -55,6 +55,18 @@ pub(crate) fn file_behind(path: &Path) -> Option<PathBuf> {
     loops(None).into_iter().find(|it| it.number == number).map(|it| it.path)
 }
 
+/// Returns the directory on which `source` is mounted by this program, if what is at `path`, or is
+/// to be made there, lies in it: also what a loop device shows, and by another name.
+pub(crate) fn mount_from(path: &Path, source: &Path) -> Option<PathBuf> {
+    let path = file_behind(path).unwrap_or_else(|| path.to_owned());
+    let folder = || Some(fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?));
+    let whole = fs::canonicalize(&path).ok().or_else(folder)?;
+    let mounts = mountpoint::mounts().unwrap_or_default();
+    let mount = mount_of(&mounts, &whole)?;
+    let is_it = mount.kind == mountpoint::MOUNT_TYPE && Path::new(&mount.source) == source;
+    is_it.then(|| mount.directory.clone())
+}
+
 fn told(uses: &[KernelUse]) -> Option<String> {
     let named = uses.get(..NAMED_MAX).unwrap_or(uses);
     let list = |of: fn(&KernelUse) -> &str, between: &str| {
@@ -227,13 +239,18 @@ fn uses_above(number: &str) -> Option<String> {
 const OF_OTHERS: [&str; 9] =
     ["fuse", "nfs", "cifs", "smb", "ceph", "9p", "virtiofs", "afs", "lustre"];
 
-/// Returns the number of the mount that has `path` where that is a file system that asks somebody
-/// else. Goes by the table of mounts alone.
-fn mount_of_others(mounts: &[MountEntry], path: &Path) -> Option<u64> {
+/// Returns the mount that has `path`. Goes by the table of mounts alone.
+fn mount_of<'m>(mounts: &'m [MountEntry], path: &Path) -> Option<&'m MountEntry> {
     let above = mounts.iter().filter(|mount| path.starts_with(&mount.directory));
     // Of several on one directory the last is on top.
-    let mount = above.max_by_key(|mount| mount.directory.components().count())?;
-    OF_OTHERS.iter().any(|kind| mount.kind.starts_with(kind)).then_some(mount.id)
+    above.max_by_key(|mount| mount.directory.components().count())
+}
+
+/// Returns the number of the file system that has `path` where that asks somebody else: all mounts
+/// of it have the same, wherever they are.
+fn file_system_of_others<'m>(mounts: &'m [MountEntry], path: &Path) -> Option<&'m str> {
+    let mount = mount_of(mounts, path)?;
+    OF_OTHERS.iter().any(|kind| mount.kind.starts_with(kind)).then_some(&*mount.device)
 }
 
 /// Returns the loop devices that show something. The kernel asks the file system of the file that
@@ -241,8 +258,9 @@ fn mount_of_others(mounts: &[MountEntry], path: &Path) -> Option<u64> {
 /// known by name alone, unless it is the one that has `path`, which has just answered.
 fn loops(path: Option<&Path>) -> Vec<Loop> {
     let mounts = mountpoint::mounts().unwrap_or_default();
-    let whole = path.and_then(|path| std::path::absolute(path).ok());
-    let asked = whole.and_then(|path| mount_of_others(&mounts, &path));
+    // By whatever links: it has answered.
+    let whole = path.and_then(|path| fs::canonicalize(path).ok());
+    let asked = whole.and_then(|path| file_system_of_others(&mounts, &path));
     let attached = |folder: PathBuf| {
         let read = |name: &str| fs::read(folder.join(name)).ok();
         let mut path = read("loop/backing_file")?;
@@ -255,7 +273,7 @@ fn loops(path: Option<&Path>) -> Vec<Loop> {
         // Not everybody may open it, and it may have no name here.
         let (start, length) = (bytes("loop/offset"), bytes("loop/sizelimit"));
         let number = text("dev")?;
-        let of_others = mount_of_others(&mounts, &path);
+        let of_others = file_system_of_others(&mounts, &path);
         if of_others.is_some() && of_others != asked {
             return Some(Loop { number, backing: None, path, name, start, length });
         }
@@ -287,7 +305,7 @@ mod tests {
             directory: PathBuf::from(directory),
             kind: kind.to_owned(),
             source: "x".to_owned(),
-            device: "0:1".to_owned(),
+            device: format!("0:{}", id % 10),
         };
         let mounts = [
             mount(1, "/", "ext4"),
@@ -296,10 +314,12 @@ mod tests {
             mount(4, "/pool", "fuse.holdfast"),
             mount(5, "/under", "fuse"),
             mount(6, "/under", "tmpfs"),
+            mount(14, "/bound/here", "fuse.holdfast"),
         ];
-        let of = |path: &str| mount_of_others(&mounts, Path::new(path));
-        assert_eq!(of("/far/a"), Some(2));
-        assert_eq!(of("/pool/d/a"), Some(4));
+        let of = |path: &str| file_system_of_others(&mounts, Path::new(path));
+        assert_eq!(of("/far/a"), Some("0:2"));
+        assert_eq!(of("/pool/d/a"), Some("0:4"));
+        assert_eq!(of("/bound/here/d/a"), of("/pool/d/a"), "it is the same by another way");
         for near in ["/a", "/far/near/a", "/farther/a", "/under/a", "relative"] {
             assert_eq!(of(near), None, "{near}");
         }

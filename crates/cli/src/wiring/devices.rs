@@ -17,6 +17,7 @@ use super::{Served, cannot_open, cannot_use, failed, open_device_with, random_by
 use crate::backend::BackendError;
 use crate::control::device::the_one;
 use crate::control::{DeviceFacts, Request};
+use crate::holders::mount_from;
 
 /// How often it is looked whether a device that was taken out, or left behind, has answered: for
 /// five seconds.
@@ -181,6 +182,7 @@ fn refused(served: &Served, error: &ReplaceError) -> BackendError {
 
 fn add_spare(served: &Served, path: &Path, is_forced: bool) -> Result<(), BackendError> {
     let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
+    refuse_own(served, path)?;
     let was_there = path.exists();
     // What the smallest member has for which it could stand in: which it does is seen then.
     let status = served.pool.status();
@@ -269,6 +271,7 @@ fn online(served: &Served, name: &str) -> Result<(), BackendError> {
     end_what_is_under_way(served);
     let path = known.map_or_else(|| name.to_owned(), |device| device.path);
     let path = Path::new(&path);
+    refuse_own(served, path)?;
     let device = open_device_with(path, FileOptions::default())?;
     check_writable(device.as_ref()).map_err(|error| cannot_use(path, &error))?;
     when_answered(|| served.pool.return_member(Arc::<FileDevice>::clone(&device)))
@@ -317,6 +320,7 @@ fn replace(served: &Served, old: &str, new: &Path, is_forced: bool) -> Result<()
     let slot = slot_of(served, old)?;
     let is_of = id_in(served, slot);
     let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
+    refuse_own(served, new)?;
     let known = named(served, old)?;
     let is_away = known.state == "failed" || known.state == "missing";
     if is_away && std::fs::canonicalize(new).is_ok_and(|new| new == Path::new(&known.path)) {
@@ -369,6 +373,7 @@ fn attach(
     let slot = slot_of(served, beside)?;
     let is_of = id_in(served, slot);
     let id = *random_bytes()?.first_chunk().expect("16 of 64 bytes");
+    refuse_own(served, path)?;
     let was_there = path.exists();
     let device = if was_there {
         blank(path, is_forced, "device add --force")?
@@ -479,6 +484,18 @@ fn check_same(
          `holdfast device list {pool}` shows what is there now"
     );
     Err(failed(new, words))
+}
+
+/// Refuses a device that lies in the pool itself, on one of its mounts: each would wait for the
+/// other.
+pub(super) fn refuse_own(served: &Served, path: &Path) -> Result<(), BackendError> {
+    let Some(directory) = mount_from(path, &served.path) else { return Ok(()) };
+    let (pool, directory) = (served.path.display(), directory.display());
+    let words = format!(
+        "it lies on {directory}, where this pool ({pool}) is mounted, so that each would wait for \
+         the other: name a device elsewhere"
+    );
+    Err(failed(path, words))
 }
 
 /// Returns how much of the member in `slot` the pool uses.

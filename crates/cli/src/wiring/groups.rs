@@ -110,6 +110,7 @@ fn add_on(
         id[0] ^= number;
         let shared: SharedDevice = Arc::<FileDevice>::clone(&device);
         group.devices.push((shared, id));
+        devices::refuse_own(served, path)?;
         files.push((path.clone(), device));
     }
     let added = served.pool.add_disk_group(&group);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::mount::UnmountFlags;
 use serde_json::Value;
 
-use crate::several::{refused, status};
+use crate::several::{other, refused, status};
 use crate::twice::Loop;
 use crate::{Mounted, can_mount, write};
 
@@ -428,4 +428,38 @@ fn explain_tells_where_the_parity_of_a_raid5_is() {
         assert!(is_zero, "byte {at}");
         at += 16_384;
     }
+}
+
+/// Goal: a device that lies in the pool itself, on its mount, is refused in words by each command
+/// that takes one, and nothing is made there. Method: a path on the mount, one that a symbolic link
+/// leads to, and one below a bind mount of it.
+#[test]
+fn a_device_on_the_mount_of_its_pool_is_refused() {
+    if !can_mount("a_device_on_the_mount_of_its_pool_is_refused") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let elsewhere = other(&mounted);
+    let paths = pool_of(&mounted, "mirror", &["m0", "m1"]);
+    let directory = mounted.text("mnt");
+    fs::create_dir(mounted.path("below")).expect("it is empty");
+    std::os::unix::fs::symlink("mnt/below", mounted.text("link")).expect("the name is new");
+    rustix::mount::mount_bind(mounted.path("below"), &elsewhere.0).expect("as root");
+    for new in ["mnt/new", "mnt/below/new", "link/new", "other/new"].map(|name| mounted.text(name))
+    {
+        let group = format!("mirror:{},{new}", mounted.text("beside"));
+        for asked in [
+            &["device", "add", &directory, &new, "--mirror", "0"][..],
+            &["device", "add", &directory, &new, "--spare"],
+            &["device", "replace", &directory, "1", &new],
+            &["group", "add", &directory, &group, "--size", "64M"],
+        ] {
+            refused(&mounted, asked, "each would wait for the other");
+            assert!(!Path::new(&new).exists(), "{asked:?} leaves a file behind");
+            assert!(!Path::new(&mounted.text("beside")).exists(), "{asked:?}");
+        }
+    }
+    drop(elsewhere);
+    mounted.unmount();
+    mounted.holdfast(&["check", &paths[0]]);
 }

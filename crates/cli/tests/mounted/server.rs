@@ -214,6 +214,7 @@ fn no_command_waits_for_a_server_that_does_not_answer() {
     send(&server, Signal::STOP);
     let (root, below, file) =
         (mounted.text("mnt"), mounted.text("mnt/below"), mounted.text("mnt/file"));
+    let group = format!("mirror:{other},{file}");
     let silent = format!("its server does not answer (process {})", server.id());
     let asked = [
         (&["mount", &other, &below, "--daemon"][..], &below, 1),
@@ -227,6 +228,9 @@ fn no_command_waits_for_a_server_that_does_not_answer() {
         (&["unmount", &format!("{link}/more")], &link, 1),
         (&["check", &file], &file, 8),
         (&["create", &file, "--size", "64M"], &file, 1),
+        (&["device", "add", &other, &file, "--spare", "--force"], &file, 1),
+        (&["device", "replace", &other, "0", &file, "--force"], &file, 1),
+        (&["group", "add", &other, &group, "--force"], &file, 1),
     ];
     let running = asked.map(|(arguments, path, code)| {
         let mut command = Command::new("timeout");
