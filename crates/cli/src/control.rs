@@ -716,8 +716,8 @@ pub struct DeviceFacts {
     pub pool_bytes: u64,
     /// How much of that was made anew, or needs not be, while it is joining.
     pub copied_bytes: u64,
-    /// Bytes of the pool, in whole parts, that were written while it was away: these it gets when
-    /// it comes back, and the fixed regions.
+    /// How much of that lies in parts of the pool that were written while it was away: these it
+    /// gets when it comes back, and the fixed regions.
     #[serde(default)]
     pub missed_bytes: u64,
     /// Blocks and pages that no other device gave when it was rebuilt, since the pool was opened.

@@ -13,6 +13,7 @@ mod members;
 pub(crate) mod moves;
 mod neighbours;
 mod quota;
+mod shares;
 mod torture;
 mod transfer;
 mod trees;

@@ -34,7 +34,7 @@ pub struct GroupFacts {
     /// What it is for: `data`, `metadata`, `journal`; `room-for-metadata` where the metadata could
     /// move to.
     pub roles: Vec<String>,
-    /// `online`, `adding` or `leaving`.
+    /// `online`, `degraded` without a device, `adding` or `leaving`.
     pub state: String,
     /// Where its devices were opened last.
     pub devices: Vec<String>,

@@ -13,6 +13,7 @@ use storage::volume::{AttachError, ReplaceError, ReturnError, SpareError};
 
 use super::blank::what_is_there;
 use super::neighbours::ThisMachine;
+use super::shares::Share;
 use super::{Served, cannot_open, cannot_use, failed, open_device_with, random_bytes, refuse_used};
 use crate::backend::BackendError;
 use crate::control::device::the_one;
@@ -116,11 +117,14 @@ pub(super) fn facts_of(status: &MemberStatus, pool: &PoolStatus) -> DeviceFacts 
     let MemberStatus { slot, member, counts, rebuilt } = status;
     let geometry = &pool.geometry;
     let group = pool.groups.iter().find(|group| group.slots.contains(*slot));
-    let pool_bytes = geometry.member_bytes();
+    let share = group.map(|group| Share::of(geometry, group, *slot));
+    let pool_bytes = share.as_ref().map_or(geometry.member_bytes(), |share| share.device_bytes);
     let rebuilt = rebuilt.clone().unwrap_or_default();
-    // The cursor is in MiB of the pool; in stripes a device has a share of each.
-    let walked = u128::from(member.copied_mib) << 20;
-    let share = walked * u128::from(pool_bytes) / u128::from(geometry.device_bytes.max(1));
+    // The cursor is in MiB of the pool.
+    let cursor = u64::from(member.copied_mib) << 20;
+    let copied_bytes = share.as_ref().map_or(0, |share| share.walked(cursor));
+    let missed_bytes = share.zip(member.missed);
+    let missed_bytes = missed_bytes.map_or(0, |(share, missed)| share.missed(geometry, missed));
     let io = |kind| counts.io.of_kind(kind);
     DeviceFacts {
         slot: u64::try_from(*slot).unwrap_or(0),
@@ -130,10 +134,8 @@ pub(super) fn facts_of(status: &MemberStatus, pool: &PoolStatus) -> DeviceFacts 
         state: member.state.word().to_owned(),
         size_bytes: member.size_bytes,
         pool_bytes,
-        missed_bytes: member
-            .missed
-            .map_or(0, |missed| u64::from(missed.count()) * format::missed::part_bytes(geometry)),
-        copied_bytes: u64::try_from(share).unwrap_or(pool_bytes),
+        missed_bytes,
+        copied_bytes,
         lost: rebuilt.lost,
         lost_names: rebuilt.names,
         reads: io(RequestKind::Read).requests,

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::{DiskGroupError, DiskGroupStatus, Pool};
-use format::disk_group::Roles;
+use format::disk_group::{DiskGroupState, Roles};
 use format::members::Layout;
 use format::stripes::{StripeShape, UNIT_SHIFT_DEFAULT};
 use serde_json::{Value, json};
 use storage::device::{FileDevice, FileOptions, SharedDevice};
 use storage::volume;
 
+use super::devices::is_spare;
 use super::{Served, devices, failed, random_bytes};
 use crate::backend::BackendError;
 use crate::control::{GroupFacts, NewGroup};
@@ -21,13 +22,17 @@ pub(super) fn list(path: &Path, pool: &Pool) -> Result<Vec<GroupFacts>, BackendE
     let devices = devices::list(pool);
     let facts = |group: DiskGroupStatus| {
         let is_own = |slot: u64| usize::try_from(slot).is_ok_and(|at| group.slots.contains(at));
-        let own = devices.iter().filter(|device| is_own(device.slot));
+        let own = || devices.iter().filter(|device| is_own(device.slot) && !is_spare(device));
+        // As `status` has it. A pool of one device has no states of devices.
+        let is_degraded = own().any(|device| device.state != "online");
+        let is_online = group.state == DiskGroupState::Online;
+        let state = if is_online && is_degraded { "degraded" } else { group.state.word() };
         GroupFacts {
             number: u64::from(group.number),
             kind: group.layout.word().to_owned(),
             roles: roles_of(&group).iter().map(|&role| role.to_owned()).collect(),
-            state: group.state.word().to_owned(),
-            devices: own.map(|device| device.path.clone()).collect(),
+            state: state.to_owned(),
+            devices: own().map(|device| device.path.clone()).collect(),
             slots: group.slots.iter().filter_map(|slot| u64::try_from(slot).ok()).collect(),
             allocation_groups: u64::from(group.allocation_groups),
             member_bytes: group.member_bytes,
@@ -105,12 +110,12 @@ fn add_on(
     let devices = Vec::with_capacity(new.devices.len());
     let mut group = volume::NewGroup { layout, devices, roles: roles_asked(served, new)? };
     for (number, path) in (0..).zip(&new.devices) {
+        devices::refuse_own(served, path)?;
         let device = device_for(path, new, made)?;
         let mut id: [u8; 16] = *random.first_chunk().expect("16 of 64 bytes");
         id[0] ^= number;
         let shared: SharedDevice = Arc::<FileDevice>::clone(&device);
         group.devices.push((shared, id));
-        devices::refuse_own(served, path)?;
         files.push((path.clone(), device));
     }
     let added = served.pool.add_disk_group(&group);
@@ -120,12 +125,8 @@ fn add_on(
         for (path, device) in files {
             served.watch(&path, &device);
         }
-    });
-    let number = added.map_err(|error| failed(&served.path, error))?;
-    for (path, device) in files {
-        served.watch(&path, &device);
     }
-    Ok(number)
+    added.map_err(|error| failed(&served.path, error))
 }
 
 /// Returns what a new disk group is for. The journal goes with the metadata, where it has no

@@ -1,6 +1,7 @@
 //! A pool that goes on without a member, as its user learns of it.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -49,6 +50,59 @@ fn a_pool_without_a_member_does_not_call_itself_well() {
     mounted.unmount();
     let report = text_of(&["check", &first]);
     assert!(!report.contains("note:"), "{report}");
+}
+
+/// Goal: what is told of a device that is away or comes back is never more than the pool uses of
+/// it, whatever lies in front of its disk group; and `group list` says which one lacks a device.
+/// Method: one of the disk group that has the metadata, and lies behind two others, fails and comes
+/// back; all that is told meanwhile is looked at. The same of a device of the journal.
+#[test]
+fn a_device_that_comes_back_is_told_by_what_it_has() {
+    if !can_mount("a_device_that_comes_back_is_told_by_what_it_has") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let text = |name: &str| mounted.text(name);
+    let [first, late, journal, directory] = ["d0", "n1", "j1", "mnt"].map(text);
+    let raid5 = format!("raid5:{first},{},{}", text("d1"), text("d2"));
+    let metadata = format!("mirror:{},{}=metadata,journal", text("m0"), text("m1"));
+    mounted.holdfast(&["create", "--group", &raid5, "--group", &metadata, "--size", "64M"]);
+    mounted.holdfast(&["mount", &first, &directory, "--daemon"]);
+    let added = [
+        format!("mirror:{},{late}=data,metadata,journal", text("n0")),
+        format!("mirror:{},{journal}=journal", text("j0")),
+    ];
+    for group in added {
+        mounted.holdfast(&["group", "add", &directory, &group, "--size", "64M"]);
+    }
+    let facts_of = |path: &str| {
+        let list = mounted.run(&["device", "list", &directory, path, "--json"]);
+        let facts: Value = serde_json::from_slice(&list.stdout).expect("one line of JSON");
+        let bytes = |name: &str| facts[name].as_u64().expect("a number");
+        for name in ["copied_bytes", "missed_bytes"] {
+            assert!(bytes(name) <= bytes("pool_bytes"), "{name}: {facts}");
+        }
+        facts
+    };
+    for (number, path) in [(2, &late), (3, &journal)] {
+        mounted.holdfast(&["device", "fail", &directory, path]);
+        write(&mounted.path(&format!("file-{number}")), &vec![7; 8 << 20]);
+        assert_eq!(facts_of(path)["state"], "failed");
+        let list = mounted.run(&["group", "list", &directory, "--json"]);
+        for group in String::from_utf8_lossy(&list.stdout).lines() {
+            let group: Value = serde_json::from_str(group).expect("it is JSON");
+            let expected = if group["number"] == number { "degraded" } else { "online" };
+            assert_eq!(group["state"], expected, "{group}");
+        }
+        mounted.holdfast(&["device", "online", &directory, path]);
+        let asked = Instant::now();
+        while facts_of(path)["state"] != "online" {
+            assert!(asked.elapsed() < Duration::from_secs(60), "{path} does not come back");
+        }
+    }
+    mounted.unmount();
+    mounted.holdfast(&["check", &first]);
 }
 
 /// Goal: a device that failed can be made anew in its own place, by one command, though it was open
