@@ -575,6 +575,18 @@ impl Found {
         self.text("problem")
     }
 
+    /// Whether its pool is called by the path whose server listens at `socket`: a device that was
+    /// given back, and may be another pool's by now, names it no more.
+    pub(crate) fn is_called(&self, socket: &Path) -> bool {
+        self.socket == socket && self.status["pool"]["named_by"].is_null()
+    }
+
+    /// Returns the path by which its pool is to be named: of the device that it was opened by, or
+    /// of another where that was given back.
+    pub(crate) fn pool(&self) -> &str {
+        self.status["pool"]["named_by"].as_str().unwrap_or_else(|| self.text("pool"))
+    }
+
     /// Returns the server's process.
     pub(crate) fn pid(&self) -> Option<i32> {
         self.status["server"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok())
@@ -673,12 +685,17 @@ pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
     let path = mountpoint::absolute(path).with_context(|| format!("{}", path.display()))?;
     let socket = socket_to(&path)?;
     match ask(&socket, &Question::Status) {
-        Ok(Answer::Status(status)) => return Ok(Some(Found { status, socket, silence: None })),
+        Ok(Answer::Status(status)) => {
+            let found = Found { status, socket: socket.clone(), silence: None };
+            if found.is_called(&socket) {
+                return Ok(Some(found));
+            }
+        }
         Ok(Answer::Error(refusal)) => anyhow::bail!("{}: {refusal}", path.display()),
         Ok(_) | Err(_) => {}
     }
     let is_in = |found: &Found| {
-        found.socket == socket || found.depth_of(&path).is_some() || found.has_member(&path)
+        found.is_called(&socket) || found.depth_of(&path).is_some() || found.has_member(&path)
     };
     // The innermost, where one is mounted inside another.
     Ok(all()?.into_iter().filter(is_in).max_by_key(|found| found.depth_of(&path)))

@@ -522,6 +522,20 @@ impl Served {
         files.push((path.to_owned(), Arc::downgrade(file)));
     }
 
+    /// Returns a device by which the pool is to be named from now on, if that by which it was
+    /// opened is none of it any more.
+    fn named_by(&self, status: &engine::PoolStatus) -> Option<String> {
+        let shown: Vec<(bool, String)> = status
+            .members
+            .iter()
+            .map(|it| (it.member.is_online(), format::text::shown(&it.member.path)))
+            .collect();
+        let is_open = all_of(&self.files).iter().any(|(path, _)| *path == self.path);
+        let is_listed = shown.iter().any(|(_, path)| Path::new(path) == self.path);
+        let other = shown.into_iter().find(|(is_online, path)| *is_online && !path.is_empty())?;
+        (!is_open && !is_listed).then_some(other.1)
+    }
+
     /// Returns what is wrong; empty: nothing.
     fn troubles(&self, status: &engine::PoolStatus) -> Vec<String> {
         let failure = status.read_only.clone();
@@ -603,11 +617,21 @@ impl OpenPool for Served {
         let files = all_of(&self.files);
         let open = files.iter().filter_map(|(path, file)| openness_of(path, file));
         let full = status.full.as_ref().map(control::advised);
+        let named_by = self.named_by(&status);
+        let renamed = named_by.as_ref().map(|other| {
+            let own = self.path.display();
+            format!(
+                "{own}, by which the pool was opened, is no device of it any more: name it by \
+                 another from now on, as {other}, in /etc/fstab too"
+            )
+        });
         let warnings = open.chain(devices::away(&status)).chain(devices::lost_journal(&status));
+        let warnings = warnings.chain(renamed);
         let warnings: Vec<String> = warnings.chain(full).collect();
         let room = growth::room_of(&self.path, &self.pool, &status);
         let mut status = status_of(&status, &health);
         status["growth"] = room;
+        status["named_by"] = json!(named_by);
         status["jobs"] = json!(control::job_list(&self.pool));
         status["warnings"] = json!(warnings);
         status["fileset"] = json!(*self.fileset.lock().unwrap_or_else(PoisonError::into_inner));

@@ -64,10 +64,11 @@ pub(crate) enum GroupCommand {
     #[command(after_help = "Example:\n  holdfast group remove pool.hf 1 --wait\n\n\
                             Refused where it does not fit elsewhere, with the missing bytes. A \
                             job moves (`holdfast job\nlist|pause|resume`); it goes on after a \
-                            crash, and when the pool is opened again. The devices\nare blank \
-                            when it has ended. One with the journal is gone at once: the journal \
-                            moves to\nwhere the metadata is. One with the metadata goes if \
-                            another has room for it (`group list`\nshows which), which has the \
+                            crash, and when the pool is opened again. The devices\nare of no \
+                            pool when it has ended, and what lay there is not wiped: `--force` \
+                            gives them\nagain. One with the journal is gone at once: the journal \
+                            moves to where the\nmetadata is. One with the metadata goes if \
+                            another has room for it (`group list` shows which),\nwhich has the \
                             metadata from then on.")]
     Remove {
         /// The pool
@@ -102,7 +103,6 @@ impl GroupCommand {
             | GroupCommand::Remove { pool, .. } => pool,
         }
     }
-}
 
     /// Returns the pool, and the devices that are to come.
     pub(crate) fn paths(&self) -> Vec<&Path> {
@@ -114,3 +114,4 @@ impl GroupCommand {
         };
         std::iter::once(self.pool()).chain(new.iter().map(PathBuf::as_path)).collect()
     }
+}

@@ -52,7 +52,7 @@ enum Way {
 fn served(path: &Path) -> anyhow::Result<Option<Found>> {
     let socket = status::socket_to(path)?;
     let is_meant =
-        |found: &Found| found.socket == socket || found.is_on(path) || found.has_member(path);
+        |found: &Found| found.is_called(&socket) || found.is_on(path) || found.has_member(path);
     Ok(status::find(path)?.filter(is_meant))
 }
 
@@ -110,7 +110,7 @@ impl Controlled {
             let mounted = mounts.iter().find(|(directory, _)| *directory == device);
             let mounted = mounted.and_then(|(_, fileset)| *fileset);
             let fileset = fileset.or_else(|| mounted.map(str::to_owned));
-            let pool = PathBuf::from(found.text("pool"));
+            let pool = PathBuf::from(found.pool());
             let way = Way::Server(found.socket);
             return Ok(Controlled { way, pool, fileset, clone });
         }

@@ -61,7 +61,8 @@ pub(super) fn remove(
     }
     wait_until_gone(at, number, output)?;
     let facts = json!({ "removed": number, "pool": pool });
-    output.fact(&format!("disk group {number} is gone; its devices are blank"), &facts);
+    output
+        .fact(&format!("disk group {number} is gone; its devices are of no pool any more"), &facts);
     Ok(())
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &StatusArgs, output: &Output) -> anyhow::Result<u8> {
 /// Returns a server's status for people: a few lines, and every count if that `is_verbose`.
 pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
     let pid = found.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-    let pool = printable(found.text("pool"));
+    let pool = printable(found.pool());
     let mounts = found.mounts();
     let named = |fileset: Option<&str>| {
         fileset.map_or(String::new(), |name| format!(":{}", printable(name)))

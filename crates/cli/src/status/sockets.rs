@@ -21,8 +21,8 @@ use anyhow::Context;
 use rustix::net::Shutdown;
 
 use super::others::Others;
-use super::{ACCEPT_PAUSE, AT_ONCE, Answering, LONG_MAX, OF_USERS, Served, bug};
-use super::{connect, peer_of, send, serve};
+use super::{ACCEPT_PAUSE, AT_ONCE, Answer, Answering, LONG_MAX, OF_USERS, Question, Served};
+use super::{ask, bug, connect, peer_of, send, serve};
 use crate::backend::OpenPool;
 use crate::control::Peer;
 use crate::places::Places;
@@ -91,6 +91,15 @@ impl Listening {
         // A queue that is full is somebody's.
         let is_someones = |error: std::io::Error| error.kind() == ErrorKind::WouldBlock;
         if connect(&path, AT_ONCE).map_or_else(is_someones, |_| true) {
+            if let Ok(Answer::Status(status)) = ask(&path, &Question::Status)
+                && let Some(name) = status["pool"]["named_by"].as_str()
+            {
+                anyhow::bail!(
+                    "another pool was opened by this path, and goes on without that device: \
+                     unmount it, and mount it as {name}, before this one is mounted (process {})",
+                    status["server"]["pid"]
+                );
+            }
             anyhow::bail!("{} answers already: the pool is mounted", path.display());
         }
         let _ = std::fs::remove_file(&path);

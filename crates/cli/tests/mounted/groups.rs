@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
+use crate::several::{other, status};
 use crate::{Mounted, can_mount, write};
 
 const PLACEMENT: &str = "user.holdfast.placement";
@@ -366,4 +367,47 @@ fn devices_that_were_made_stay_where_only_the_metadata_did_not_move() {
     assert!(content == [1; FILE_BYTES]);
     mounted.unmount();
     mounted.holdfast(&["check", &two]);
+}
+
+/// Goal: the device that a pool was opened by names it no more once it was given back: the pool
+/// says so, and by which to name it, and no command that is meant for what is there now reaches it.
+/// Method: the device is given back in use, and another pool is made on it.
+#[test]
+fn a_device_that_was_given_back_names_its_pool_no_more() {
+    if !can_mount("a_device_that_was_given_back_names_its_pool_no_more") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let elsewhere = other(&mounted);
+    let (directory, there) = (mounted.text("mnt"), mounted.text("other"));
+    let (first, more) = (mounted.text("pool.hf"), mounted.text("more.hf"));
+    let group = format!("single:{more}=data,metadata,journal");
+    mounted.holdfast(&["group", "add", &directory, &group, "--size", "128M"]);
+    let (_, shown) = told(&mounted, &["status", &first]);
+    assert!(!shown.contains("is no device of it"), "{shown}");
+    let (is_gone, words) = told(&mounted, &["group", "remove", &directory, "0", "--wait"]);
+    assert!(is_gone && words.contains("of no pool any more"), "{words}");
+    let (_, shown) = told(&mounted, &["status", &directory]);
+    let warned = format!("{first}, by which the pool was opened, is no device of it any more");
+    assert!(shown.contains(&warned) && shown.starts_with(&more), "{shown}");
+    assert_eq!(status(&mounted, &directory)["pool"]["named_by"], more);
+    let refused = |arguments: &[&str], expected: &str| {
+        let (is_done, words) = told(&mounted, arguments);
+        assert!(!is_done && words.contains(expected), "{arguments:?}: {words}");
+    };
+    refused(&["status", &first], "is not mounted by a server of yours");
+    refused(&["device", "list", &first], "not a Holdfast pool");
+    refused(&["mount", &first, &there, "--daemon"], "not a Holdfast pool");
+    assert!(told(&mounted, &["device", "list", &more]).0, "the other names it");
+
+    mounted.holdfast(&["create", &first, "--size", "256M", "--force"]);
+    mounted.holdfast(&["fileset", "create", &format!("{first}:new")]);
+    let (_, filesets) = told(&mounted, &["fileset", "list", &directory]);
+    assert!(!filesets.contains("new"), "{filesets}");
+    refused(&["mount", &first, &there, "--daemon"], "another pool was opened by this path");
+    assert_eq!(front::fuse::mountpoint::mounted_on(&elsewhere.0).expect("it is read"), None);
+    mounted.unmount();
+    mounted.holdfast(&["check", &more]);
+    mounted.mount(&[]);
+    mounted.finish();
 }

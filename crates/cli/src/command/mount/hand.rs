@@ -21,7 +21,7 @@ pub(super) fn over(args: &MountArgs, output: &Output) -> anyhow::Result<Option<u
     // Where there is no pool at all, opening it tells why.
     let Ok(device) = named.device() else { return Ok(None) };
     let socket = status::socket_to(&device)?;
-    let is_its = |found: &Found| found.socket == socket || found.has_member(&device);
+    let is_its = |found: &Found| found.is_called(&socket) || found.has_member(&device);
     let Some(found) = status::find(&device)?.filter(is_its) else { return Ok(None) };
     if !found.advice().is_empty() {
         // Killed, or stopped: the pool tells what it is.
