@@ -404,7 +404,7 @@ pub(crate) fn ask(path: &Path, question: &Question) -> anyhow::Result<Answer> {
         Question::Status | Question::Explain { .. } => CLIENT_TIME,
     };
     let line = receive_line(&stream, ANSWER_BYTES_MAX, patience);
-    if line.as_ref().map_or(true, Vec::is_empty) {
+    if line.is_err() {
         sent?;
     }
     Ok(serde_json::from_slice(&line?)?)
@@ -460,6 +460,11 @@ fn receive_line(
     stream.set_read_timeout(Some(patience))?;
     let mut line = Vec::new();
     BufReader::new(stream).take(bytes_max).read_until(b'\n', &mut line)?;
+    anyhow::ensure!(
+        !line.is_empty(),
+        "the other side ended before it answered: what was asked for may be done or not; \
+         `holdfast status` shows whether the server is there, and the pool what it has"
+    );
     Ok(line)
 }
 
@@ -570,11 +575,6 @@ impl Found {
         })
     }
 
-    /// Returns why there is no answer and what to do; empty: there was one.
-    pub(crate) fn advice(&self) -> &str {
-        self.text("problem")
-    }
-
     /// Whether its pool is called by the path whose server listens at `socket`: a device that was
     /// given back, and may be another pool's by now, names it no more.
     pub(crate) fn is_called(&self, socket: &Path) -> bool {
@@ -585,6 +585,11 @@ impl Found {
     /// of another where that was given back.
     pub(crate) fn pool(&self) -> &str {
         self.status["pool"]["named_by"].as_str().unwrap_or_else(|| self.text("pool"))
+    }
+
+    /// Returns why there is no answer and what to do; empty: there was one.
+    pub(crate) fn advice(&self) -> &str {
+        self.text("problem")
     }
 
     /// Returns the server's process.

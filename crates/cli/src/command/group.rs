@@ -36,9 +36,17 @@ pub(crate) fn run(args: &GroupArgs, backend: &dyn Backend, output: &Output) -> a
         anyhow::bail!("{pool}: the server answered nonsense");
     };
     for group in groups {
-        let facts = json!(group);
         let line = line_of(&group);
-        output.fact(&if is_change { format!("added: {line}") } else { line }, &facts);
+        let text = match args.command {
+            GroupCommand::Metadata { group: number, .. } if group.number == u64::from(number) => {
+                format!("the metadata is there now: {line}")
+            }
+            // The answer has all of them.
+            GroupCommand::Metadata { .. } => continue,
+            GroupCommand::Add { .. } => format!("added: {line}"),
+            GroupCommand::List { .. } | GroupCommand::Remove { .. } => line,
+        };
+        output.fact(&text, &json!(group));
     }
     Ok(exit::DONE)
 }

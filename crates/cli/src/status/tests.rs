@@ -475,3 +475,21 @@ fn a_long_answer_is_read_to_its_end() {
     assert!(is_same(read));
     drop(server);
 }
+
+/// Goal: who asked a server that ended before it answered is told so, and what to look at. Method:
+/// a listener that takes the question and goes.
+#[test]
+fn a_server_that_ends_before_it_answers_is_told_as_that() {
+    let path = std::env::temp_dir().join(format!("holdfast-ended-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener = std::os::unix::net::UnixListener::bind(&path).expect("nothing is there");
+    let server = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().expect("somebody asks");
+        receive_line(&stream, LINE_BYTES_MAX, CLIENT_TIME).expect("a question");
+    });
+    let error = ask(&path, &Question::Status).expect_err("it has ended");
+    let words = error.to_string();
+    assert!(words.contains("ended before it answered"), "{words}");
+    server.join().expect("it has ended");
+    std::fs::remove_file(&path).expect("it is ours");
+}

@@ -429,13 +429,14 @@ pub(super) fn refused_by(path: &Path, pool: &Pool, error: &FsError) -> BackendEr
 
 /// Returns what is said of a full pool, and what to do.
 pub(super) fn advised(full: &Fullness) -> String {
+    if full.clones == 0 {
+        // It says so itself.
+        return full.to_string();
+    }
     let named = full.heaviest.as_ref().and_then(|heaviest| heaviest.clones.first());
     let advice = match named {
         Some(clone) => format!("`holdfast clone delete POOL:{}` gives that back", clone.name),
-        None if full.clones > 0 => {
-            "delete clones (`holdfast clone delete`), the oldest first".into()
-        }
-        None => "delete files or filesets".to_owned(),
+        None => "delete clones (`holdfast clone delete`), the oldest first".to_owned(),
     };
     format!("{full}: {advice}")
 }
@@ -457,4 +458,16 @@ pub(super) fn refused(path: &Path, error: &FsError) -> BackendError {
         _ => error.to_string(),
     };
     failed(path, cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what to do about a full pool is said once.
+    #[test]
+    fn a_full_pool_without_clones_is_told_what_to_do_once() {
+        let words = advised(&Fullness { refused_ago_ns: 0, clones: 0, heaviest: None });
+        assert_eq!(words.matches("delete files").count(), 1, "{words}");
+    }
 }

@@ -320,7 +320,9 @@ fn the_device_that_a_pool_was_made_on_goes() {
     assert!(is_added, "{words}");
     assert!(list().contains("data,room-for-metadata"), "{}", list());
     mounted.holdfast(&["group", "metadata", &directory, "0"]);
-    mounted.holdfast(&["group", "metadata", &directory, "1"]);
+    let (is_moved, words) = told(&mounted, &["group", "metadata", &directory, "1"]);
+    assert!(is_moved && words.starts_with("the metadata is there now: 1 "), "{words}");
+    assert_eq!(words.lines().count(), 1, "{words}");
     let (_, status) = told(&mounted, &["status", &directory]);
     assert!(status.contains("group 1: single (data, metadata, journal)"), "{status}");
     mounted.holdfast(&["group", "remove", &directory, "0", "--wait"]);
