@@ -232,7 +232,9 @@ fn remove_spare(served: &Served, name: &str) -> Result<(), BackendError> {
 
 fn fail(served: &Served, name: &str) -> Result<(), BackendError> {
     let slot = slot_of(served, name)?;
-    served.pool.fail_member(slot).map_err(|error| refused(served, &error))
+    let device = named(served, name)?;
+    let at = if device.path.is_empty() { &served.path } else { Path::new(&device.path) };
+    served.pool.fail_member(slot).map_err(|error| failed(at, error))
 }
 
 /// Brings back the device that `name` names: a member that is away, or a path at which one is now.

@@ -19,6 +19,7 @@ mod groups;
 mod growth;
 mod handles;
 mod hung;
+mod journal;
 mod locks;
 mod mount;
 mod moving;
