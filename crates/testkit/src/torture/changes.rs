@@ -18,7 +18,7 @@ use storage::device::{AlignedBuffer, Purpose, SharedDevice};
 use storage::volume::NewGroup;
 
 use super::events::Event;
-use super::members::{Members, WeakId, id_of};
+use super::members::{Members, WeakId, groups_of, id_of};
 use super::shapes::GroupShape;
 use super::slice::{Ends, Slice, SliceFaults};
 use super::{GroupTally, JobStep};
@@ -117,9 +117,10 @@ impl Lengthening {
 #[derive(Debug)]
 pub(super) struct Free {
     pub(super) slices: Vec<u64>,
-    /// One that may be the weak member, if the pool has none.
-    pub(super) weak: Option<u64>,
-    pub(super) weak_id: WeakId,
+    /// Those that may be weak members which the pool does not have.
+    pub(super) weak: Vec<(u64, WeakId)>,
+    /// How all weak members are told, and those of what comes that fail in this life.
+    pub(super) weak_ids: Vec<WeakId>,
 }
 
 /// Slices of a disk group that comes.
@@ -134,27 +135,27 @@ impl Free {
     /// Takes those of a disk group of this shape; `None`: there are too few. Only one that does
     /// without a member gets the weak one, and then so it does.
     fn take(&mut self, shape: GroupShape, random: &mut Prng) -> Option<Taken> {
-        let weak = self.weak.filter(|_| shape.is_redundant());
+        let weak = self.weak.first().copied().filter(|_| shape.is_redundant());
         let more = usize_of(shape.width) - usize::from(weak.is_some());
         if more > self.slices.len() {
             return None;
         }
         let mut slices: Vec<u64> = self.slices.drain(..more).collect();
-        let weak = weak.map(|slice| {
-            self.weak = None;
+        let weak = weak.map(|(slice, weak_id)| {
+            self.weak.remove(0);
             let at = random.below(shape.width);
             slices.insert(usize_of(at), slice);
-            (at, self.weak_id)
+            (at, weak_id)
         });
         Some(Taken { slices, weak })
     }
 }
 
 /// What may not be changed, for more would be wrong then than a layout is for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Stays {
-    weak: WeakId,
-    /// Whether the metadata moves, and the disk group that has the weak member may leave with it.
+    weak: Vec<WeakId>,
+    /// Whether the metadata moves, and the disk group that has a weak member may leave with it.
     moves_metadata: bool,
 }
 
@@ -176,7 +177,7 @@ impl Changes {
                 if let Some(change) = next.take() {
                     let main = || stays.moves_metadata.then(|| main_of(&worker));
                     let before = main();
-                    make(&worker, change, stays, &tally);
+                    make(&worker, change, &stays, &tally);
                     if main() != before {
                         tally.events.count(Event::MainMoved);
                     }
@@ -190,7 +191,7 @@ impl Changes {
 }
 
 /// Makes a change; a pool that cannot goes on as it is.
-fn make(pool: &Pool, change: Change, stays: Stays, tally: &GroupTally) {
+fn make(pool: &Pool, change: Change, stays: &Stays, tally: &GroupTally) {
     let count = match change {
         Change::Add(new) => match pool.add_disk_group(&new) {
             Ok(_) => &tally.added,
@@ -216,13 +217,13 @@ fn make(pool: &Pool, change: Change, stays: Stays, tally: &GroupTally) {
         }
         Change::Remove { which } => {
             let groups = pool.status().groups;
-            let own = stays.weak.group_in(pool).filter(|_| !stays.moves_metadata);
+            let own = if stays.moves_metadata { Vec::new() } else { groups_of(&stays.weak, pool) };
             let can_follow = |main: &DiskGroupStatus| {
                 groups.iter().any(|it| it.number != main.number && it.can_be_main())
             };
             let may_go = groups.iter().filter(|group| {
                 group.state == DiskGroupState::Online
-                    && Some(group.number) != own
+                    && !own.contains(&group.number)
                     && (!group.is_main || can_follow(group))
             });
             let may_go: Vec<u8> = may_go.map(|group| group.number).collect();
@@ -332,12 +333,12 @@ fn main_of(pool: &Pool) -> Option<u8> {
     groups.iter().find(|group| group.is_main).map(|group| group.number)
 }
 
-/// Returns the slot of a member of a disk group that is a single or a mirror, but not of that of
-/// the weak one: `which`, modulo their number.
-fn one_of(pool: &Pool, which: u64, stays: Stays) -> Option<usize> {
-    let (groups, stays) = (pool.status().groups, stays.weak.group_in(pool));
+/// Returns the slot of a member of a disk group that is a single or a mirror, and has no weak one:
+/// `which`, modulo their number.
+fn one_of(pool: &Pool, which: u64, stays: &Stays) -> Option<usize> {
+    let (groups, stays) = (pool.status().groups, groups_of(&stays.weak, pool));
     let is_it = |layout| matches!(layout, Layout::Single | Layout::Mirror);
-    let may = groups.iter().filter(|it| Some(it.number) != stays && is_it(it.layout));
+    let may = groups.iter().filter(|it| !stays.contains(&it.number) && is_it(it.layout));
     let slots: Vec<usize> = may.flat_map(|group| group.slots.iter()).collect();
     let at = which.checked_rem(u64_of(slots.len()))?;
     slots.get(usize_of(at)).copied()
@@ -377,7 +378,9 @@ impl Members {
             // Before another has come the metadata stays where it is.
             let comes_first = moves_metadata && changes.is_empty();
             let change = if comes_first && let Some(own) = free.take(shape, random) {
-                Change::Add(self.new_group((device, ends), shape, own, random))
+                let (new, fails) = self.new_group((device, ends), shape, own, random);
+                free.weak_ids.extend(fails);
+                Change::Add(new)
             } else if random.one_in(3) {
                 Change::Remove { which: random.next_u64() }
             } else if random.one_in(3) {
@@ -386,7 +389,9 @@ impl Members {
                 let device = self.slice(device, free.slices.remove(0), ends);
                 Change::Attach { which: random.next_u64(), device, id: id_of(random) }
             } else if let Some(own) = free.take(shape, random) {
-                Change::Add(self.new_group((device, ends), shape, own, random))
+                let (new, fails) = self.new_group((device, ends), shape, own, random);
+                free.weak_ids.extend(fails);
+                Change::Add(new)
             } else {
                 continue;
             };
@@ -405,18 +410,19 @@ impl Members {
             let at = usize_of(random.below(u64_of(changes.len() + 1)));
             changes.insert(at, (after_ns, Change::Place(placement)));
         }
-        Changes { queue: changes, stays: Stays { weak: free.weak_id, moves_metadata } }
+        Changes { queue: changes, stays: Stays { weak: free.weak_ids, moves_metadata } }
     }
 
     /// Returns a disk group that comes; one of its members may fail if it does without, the weak
-    /// one if it has that, and all of the journal's where these are lost.
+    /// one if it has that, and all of the journal's where these are lost. Which one fails is told
+    /// apart: the others must stay.
     fn new_group(
         &self,
         (device, ends): (&SharedDevice, &Ends),
         shape: GroupShape,
         Taken { slices, weak }: Taken,
         random: &mut Prng,
-    ) -> NewGroup {
+    ) -> (NewGroup, Option<WeakId>) {
         let failing = (shape.is_redundant() && random.one_in(4)).then(|| {
             let power = random.below(WRITE_POWER_MAX);
             let which = random.below(shape.width);
@@ -433,8 +439,10 @@ impl Members {
             };
             (Slice::of(device, number, ends, faults), id)
         };
-        let devices = (0..).zip(slices).map(member).collect();
-        NewGroup { layout: shape.layout, devices, roles: shape.roles }
+        let devices: Vec<_> = (0..).zip(slices).map(member).collect();
+        let fails = failing.and_then(|(at, _)| devices.get(usize_of(at)));
+        let fails = fails.map(|(_, id)| WeakId::of_one(*id));
+        (NewGroup { layout: shape.layout, devices, roles: shape.roles }, fails)
     }
 
     /// Draws what only some kinds of pools see in a life, on slices of `free`.

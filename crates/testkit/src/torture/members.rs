@@ -24,7 +24,8 @@
 //! - What the pool has is scrubbed while bits of the weak member rot. A scrub loses nothing.
 //! - The weak member does not answer a request, or all of a kind from one on; or it is late.
 //! - A raid5 gets a member and loses one; the weak one stays.
-//! - Two members are weak at once: two of a mirror of three, or one of each of two disk groups.
+//! - Two members are weak at once: two of a mirror of three, or one of each of two disk groups; so
+//!   it is where the metadata moves.
 //! - All devices of a journal that is apart fail, besides the weak member, which is none of them.
 //!   They are there in the next life, with what they had. None fails while the pool is opened: that
 //!   would be refused.
@@ -38,9 +39,8 @@
 //!
 //! What is done to a pool beside its clients is in `changes.rs`, and so are disk groups that come
 //! and go. The disk group of the weak member stays, unless the kind of the pool moves its metadata:
-//! then it may leave, and one that comes later gets a slice for the weak member among its own. That
-//! one has all until then, and a disk group has one such slice at most, so there is still one weak
-//! member.
+//! then it may leave. One that comes gets a slice for a weak member among its own, if it does
+//! without a member, and there are two such members at most, of two disk groups.
 
 use std::sync::Arc;
 
@@ -111,7 +111,8 @@ impl Weakness {
 /// A weak member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weak {
-    /// The slice that it is made on, which has the slot of the same number.
+    /// The slice that it is made on, which has the slot of the same number; or one for a member
+    /// of a disk group that comes.
     pub(super) slot: u64,
     /// The slice that takes the place of the one that it is made on.
     other: u64,
@@ -120,7 +121,7 @@ pub(super) struct Weak {
 /// What the labels say of a weak member.
 #[derive(Clone, Debug)]
 struct FoundWeak {
-    /// Its slot; `None`: its disk group has left, and none that came since has one.
+    /// Its slot; `None`: its disk group has left, or none has come that has one.
     slot: Option<usize>,
     /// What is listed there.
     id: Option<[u8; 16]>,
@@ -146,6 +147,11 @@ impl WeakId {
         WeakId { first: None, mark: u8::try_from(index + 1).expect("few") }
     }
 
+    /// Returns how one with this id is told.
+    pub(super) fn of_one(id: [u8; 16]) -> WeakId {
+        WeakId { first: Some(id), mark: u8::MAX }
+    }
+
     /// Draws the id of a device that is the weak member from now on.
     pub(super) fn draw(self, random: &mut Prng) -> [u8; 16] {
         let mut id = id_of(random);
@@ -156,13 +162,15 @@ impl WeakId {
     fn is_it(self, id: [u8; 16]) -> bool {
         Some(id) == self.first || (is_drawn(id) && id[MARK_AT] == self.mark)
     }
+}
 
-    /// Returns the number of the disk group of an open pool that has the weak member.
-    pub(super) fn group_in(self, pool: &Pool) -> Option<u8> {
-        let weak = pool.members().into_iter().find(|it| self.is_it(it.member.id))?;
-        let groups = pool.status().groups;
-        groups.iter().find(|group| group.slots.contains(weak.slot)).map(|group| group.number)
-    }
+/// Returns the numbers of the disk groups of an open pool that have weak members.
+pub(super) fn groups_of(weak: &[WeakId], pool: &Pool) -> Vec<u8> {
+    let (members, groups) = (pool.members(), pool.status().groups);
+    let is_weak = |id: [u8; 16]| weak.iter().any(|it| it.is_it(id));
+    let weak = members.iter().filter(|it| is_weak(it.member.id));
+    let group = |slot| groups.iter().find(|group| group.slots.contains(slot));
+    weak.filter_map(|it| group(it.slot)).map(|group| group.number).collect()
 }
 
 /// The members of one pool, as its seed chooses them.
@@ -269,6 +277,11 @@ impl Members {
             let is_another = shape.layout == format::members::Layout::Mirror && shape.width > 2;
             may_be.retain(|it| it.0 != slot && (is_another || it.1 != group));
         }
+        if kind.moves_metadata() {
+            // Of what comes, whether or not the first disk group has left with its own.
+            let slot = kind.members() + u64_of(weak.len());
+            weak.push(Weak { slot, other: slot + 1 });
+        }
         let may_rot = random.one_in(2) || also.scrubs;
         let steps = if also.lengthens { LENGTHS } else { 0 };
         // Twice as long in the end.
@@ -283,7 +296,8 @@ impl Members {
         let widest = comes.iter().map(|group| group.width).max().unwrap_or(0);
         let free = if comes.is_empty() { 0 } else { widest.max(FREE_SLICES) };
         let more = if also.spares || also.reshapes || also.lanes { MORE_SLICES } else { 0 };
-        self.kind.members() + u64_of(self.weak.len()) + free + more
+        let last_weak = self.weak.iter().map(|weak| weak.other + 1).max();
+        last_weak.unwrap_or(self.kind.members()) + free + more
     }
 
     /// Returns how long the device is.
@@ -434,8 +448,6 @@ impl Members {
         let random = &mut Prng::from_seed(start.seed.rotate_left(7));
         let more = &mut Prng::from_seed(start.seed.rotate_left(13));
         let Found { strong, journal, mut free, spares, weak } = self.found(&start.device);
-        let coming_weak = weak.first().is_some_and(|it| it.slot.is_none());
-        let coming_weak = self.weak.first().filter(|_| coming_weak).map(|it| it.slot);
         let ends = &self.ends(&start.device);
         let slice = |number: u64| self.slice(&start.device, number, ends);
         let is_lost = !journal.is_empty() && !more.one_in(4);
@@ -451,8 +463,12 @@ impl Members {
         let mut devices: Vec<SharedDevice> = strong.into_iter().map(&mut strong_slice).collect();
         let mut replacements = Vec::new();
         let drawn = self.draw(random, more);
+        let mut coming_weak = Vec::new();
         for (index, ((it, found), weakness)) in self.weak.iter().zip(weak).zip(drawn).enumerate() {
-            let Some(slot) = found.slot else { continue };
+            let Some(slot) = found.slot else {
+                coming_weak.push((it.slot, WeakId::of_coming(index)));
+                continue;
+            };
             let id = found.id.filter(|_| self.kind.moves_metadata());
             let mut faults = SliceFaults::default();
             match weakness {
@@ -503,8 +519,9 @@ impl Members {
         let changes = if self.kind.has_more() && !self.kind.also().loses_journal {
             self.more(&start.device, free, more, ends)
         } else {
-            let weak_id = self.weak_id(0, &self.labels(&start.device, ends));
-            let free = Free { slices: free, weak: coming_weak, weak_id };
+            let labels = self.labels(&start.device, ends);
+            let weak_ids = (0..self.weak.len()).map(|it| self.weak_id(it, &labels)).collect();
+            let free = Free { slices: free, weak: coming_weak, weak_ids };
             self.changes(&start.device, free, random, ends)
         };
         (Opening { devices, accepts_missing: false }, replacements, changes)
