@@ -53,6 +53,11 @@ impl GroupShape {
         GroupShape { roles: Roles { data: true, metadata: true, journal: true }, ..self }
     }
 
+    /// Returns the same that takes the metadata over, and has no data.
+    const fn for_metadata_from_now(self) -> GroupShape {
+        GroupShape { roles: Roles { data: false, metadata: true, journal: true }, ..self }
+    }
+
     /// Returns the same for the journal alone.
     const fn for_journal(self) -> GroupShape {
         GroupShape { roles: Roles::JOURNAL, ..self }
@@ -148,6 +153,15 @@ const COMES_JOURNAL: &[GroupShape] = &[SINGLE.for_journal(), mirror(2).for_journ
 const COMES_MAIN: &[GroupShape] =
     &[SINGLE.for_all(), mirror(2).for_all(), raid5(3).for_all(), SINGLE];
 
+/// The same where the metadata is apart from data, or beside it, by turns.
+const COMES_MAIN_APART: &[GroupShape] = &[
+    mirror(2).for_metadata_from_now(),
+    SINGLE.for_metadata_from_now(),
+    mirror(2).for_all(),
+    raid5(3).for_all(),
+    SINGLE,
+];
+
 /// The widest of each layout that there is room for.
 const COMES_WIDE: &[GroupShape] = &[mirror(3), raid5(5), round_robin(3)];
 
@@ -203,6 +217,8 @@ const SHAPES: &[Shape] = &[
         .also(LOSES_JOURNAL),
     Shape::new("mirror2-metadata-moves", &[mirror(2)]).with(COMES_MAIN),
     Shape::new("raid5-3-metadata-moves", &[raid5(3)]).with(COMES_MAIN),
+    Shape::new("meta-mirror2+raid5-3-metadata-moves", &[mirror(2).for_metadata(), raid5(3)])
+        .with(COMES_MAIN_APART),
 ];
 
 /// How a pool lies on devices: a line of the table.
