@@ -543,6 +543,21 @@ impl Served {
         let losses = files.iter().filter_map(|(path, file)| loss_of(path, file));
         // A pool that has failed has no background work, and said why.
         let jobs = self.jobs.trouble().filter(|_| failure.is_none());
+    /// Has an error name the pool by a device that it has, in front and in the commands that it
+    /// tells.
+    fn by_its_name(&self, error: BackendError) -> BackendError {
+        let BackendError::Failed { device, mut cause } = error else { return error };
+        let Some(name) = self.named_by(&self.pool.status()) else {
+            return BackendError::Failed { device, cause };
+        };
+        let own = self.path.display().to_string();
+        for behind in [" ", "`"] {
+            cause = cause.replace(&format!("{own}{behind}"), &format!("{name}{behind}"));
+        }
+        let device = if device == self.path { PathBuf::from(name) } else { device };
+        BackendError::Failed { device, cause }
+    }
+
         failure.into_iter().chain(losses).chain(jobs).collect()
     }
 }
@@ -660,7 +675,10 @@ impl OpenPool for Served {
         };
         let answer = control::asked(self, request, peer);
         drop(under_way);
-        let answer = answer.map_err(|error| if is_closing() { closing() } else { error })?;
+        let answer = answer.map_err(|error| match is_closing() {
+            true => closing(),
+            false => self.by_its_name(error),
+        })?;
         if request.is_change() {
             self.jobs.wake();
         }

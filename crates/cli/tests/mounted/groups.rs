@@ -402,6 +402,7 @@ fn a_device_that_was_given_back_names_its_pool_no_more() {
     refused(&["mount", &first, &there, "--daemon"], "not a Holdfast pool");
     assert!(told(&mounted, &["device", "list", &more]).0, "the other names it");
 
+    refused(&["group", "remove", &directory, "9"], &format!("{more}: there is no disk group 9"));
     mounted.holdfast(&["create", &first, "--size", "256M", "--force"]);
     mounted.holdfast(&["fileset", "create", &format!("{first}:new")]);
     let (_, filesets) = told(&mounted, &["fileset", "list", &directory]);
