@@ -37,6 +37,7 @@ use serde_json::{Value, json};
 use storage::device::{
     Access, DEADLINE_MIN, FileDevice, FileOptions, MemoryDevice, OpenError, SharedDevice,
 };
+use storage::members::MembersError;
 use storage::pool::PoolError;
 use storage::volume::Opening;
 use testkit::prove;
@@ -123,6 +124,12 @@ fn cannot_use(device: &Path, error: &PoolError) -> BackendError {
             found: format!("feature bits {features:#x}"),
             known: "none of them".to_owned(),
         },
+        PoolError::Members(MembersError::Apart { .. }) => {
+            let advice = "mount that with --accept-missing, which looks for no other, and then put \
+                          the other in its own place (`holdfast device replace POOL OTHER OTHER \
+                          --force`), which loses what that alone has";
+            failed(device, format!("{error}: {advice}"))
+        }
         other => failed(device, other),
     }
 }
@@ -536,13 +543,6 @@ impl Served {
         (!is_open && !is_listed).then_some(other.1)
     }
 
-    /// Returns what is wrong; empty: nothing.
-    fn troubles(&self, status: &engine::PoolStatus) -> Vec<String> {
-        let failure = status.read_only.clone();
-        let files = all_of(&self.files);
-        let losses = files.iter().filter_map(|(path, file)| loss_of(path, file));
-        // A pool that has failed has no background work, and said why.
-        let jobs = self.jobs.trouble().filter(|_| failure.is_none());
     /// Has an error name the pool by a device that it has, in front and in the commands that it
     /// tells.
     fn by_its_name(&self, error: BackendError) -> BackendError {
@@ -558,6 +558,13 @@ impl Served {
         BackendError::Failed { device, cause }
     }
 
+    /// Returns what is wrong; empty: nothing.
+    fn troubles(&self, status: &engine::PoolStatus) -> Vec<String> {
+        let failure = status.read_only.clone();
+        let files = all_of(&self.files);
+        let losses = files.iter().filter_map(|(path, file)| loss_of(path, file));
+        // A pool that has failed has no background work, and said why.
+        let jobs = self.jobs.trouble().filter(|_| failure.is_none());
         failure.into_iter().chain(losses).chain(jobs).collect()
     }
 }

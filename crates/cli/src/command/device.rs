@@ -80,7 +80,7 @@ fn done(at: &Controlled, command: &DeviceCommand, output: &Output) -> anyhow::Re
                 let how = (size.map(|size| size.0), *wait || has_next, *force);
                 let path = &device.path;
                 match joins.beside() {
-                    Some((old, what)) => attach(at, (old, path, what), how, output),
+                    Some((old, what)) => attach(at, (old, path, what), (old, how), output),
                     None if *spare => add_spare(at, path, *force, output),
                     None => add(at, path, how, output),
                 }
@@ -161,7 +161,7 @@ fn add(
 ) -> anyhow::Result<()> {
     if let Some(old) = one_spread(at)? {
         let how = (size_bytes, must_wait, is_forced);
-        return attach(at, (&old, device, Joining::Spread), how, output);
+        return attach(at, (&old, device, Joining::Spread), (&old, how), output);
     }
     let group = add_for_data(at, device, size_bytes, is_forced)?;
     let (path, pool) = (device.display().to_string(), at.pool.display().to_string());
@@ -238,11 +238,11 @@ fn grown_line(facts: &GrownFacts) -> String {
 }
 
 /// Makes a device a copy more of the disk group of `old`, or one more of its raid5, stripe or
-/// round-robin.
+/// round-robin; that one is told as `shown`.
 fn attach(
     at: &Controlled,
     (old, device, joining): (&str, &Path, Joining),
-    (size_bytes, must_wait, is_forced): (Option<u64>, bool, bool),
+    (shown, (size_bytes, must_wait, is_forced)): (&str, (Option<u64>, bool, bool)),
     output: &Output,
 ) -> anyhow::Result<()> {
     let (device, beside) = (device.to_owned(), named(old));
@@ -258,8 +258,8 @@ fn attach(
         Joining::Copy => (MIRROR, "it gets every write from now on, and is read when it has all"),
         Joining::InTurn => (ROUND_ROBIN, "it has its turn of new files from now on"),
     };
-    let facts = json!({ "added": path, "as": kind, "beside": old });
-    output.fact(&format!("{} joins {}: {words}", printable(&path), printable(old)), &facts);
+    let facts = json!({ "added": path, "as": kind, "beside": shown });
+    output.fact(&format!("{} joins {}: {words}", printable(&path), printable(shown)), &facts);
     if joining == Joining::InTurn {
         return Ok(());
     }
@@ -408,7 +408,7 @@ fn replace(
         if groups.any(|group| group.number == device.group && group.kind == ROUND_ROBIN) {
             // Nothing is a copy of what one has: another comes, and then it goes.
             let how = (None, false, is_forced);
-            attach(at, (&device.id, &new, Joining::InTurn), how, output)?;
+            attach(at, (&device.id, &new, Joining::InTurn), (&device.path, how), output)?;
             return take_out_of_turn(at, &device, must_wait, output);
         }
     }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use engine::vnode::api::FileSystem as _;
 use engine::{MemberStatus, Pool, PoolStatus, SpareStatus};
 use format::members::{Layout, MemberState};
+use format::superblock::SuperblockError;
 use storage::device::{Device, FileDevice, FileOptions, RequestKind};
-use storage::pool::check_writable;
+use storage::pool::{PoolError, check_writable};
 use storage::volume::{AttachError, ReplaceError, ReturnError, SpareError};
 
 use super::blank::what_is_there;
@@ -279,7 +280,7 @@ fn online(served: &Served, name: &str) -> Result<(), BackendError> {
     let device = open_device_with(path, FileOptions::default())?;
     check_writable(device.as_ref()).map_err(|error| cannot_use(path, &error))?;
     when_answered(|| served.pool.return_member(Arc::<FileDevice>::clone(&device)))
-        .map_err(|error| words(&returned(served, &error)))?;
+        .map_err(|error| failed(path, returned(served, &error)))?;
     served.watch(path, &device);
     Ok(())
 }
@@ -309,6 +310,15 @@ fn when_answered<T>(mut act: impl FnMut() -> Result<T, ReturnError>) -> Result<T
 /// Says what to do about a device that cannot come back.
 fn returned(served: &Served, error: &ReturnError) -> String {
     let pool = served.path.display();
+    if let ReturnError::Label(PoolError::Superblock { cause, .. }) = error
+        && matches!(cause, SuperblockError::BadMagic { .. })
+    {
+        return format!(
+            "it has no label of a pool, and so nothing to bring back: check the path \
+             (`holdfast device list {pool}` shows where each was last), or make it a new one in \
+             the place of the old one (`holdfast device replace {pool} OLD NEW --force`)"
+        );
+    }
     let is_other = matches!(error, ReturnError::Member(_) | ReturnError::Label(_));
     if is_other {
         return format!("{error}: `holdfast device replace {pool} OLD NEW` copies everything");

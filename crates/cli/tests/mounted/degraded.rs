@@ -119,6 +119,10 @@ fn a_device_that_failed_is_replaced_by_itself() {
     mounted.holdfast(&["create", "--group", &group, "--size", "64M"]);
     mounted.holdfast(&["mount", &first, &directory, "--daemon"]);
     let replace = ["device", "replace", &directory, &second, &second];
+    let blank = mounted.text("blank");
+    fs::File::create(&blank).and_then(|it| it.set_len(64 << 20)).expect("there is room");
+    let online = ["device", "online", &directory, &blank];
+    refused(&mounted, &online, &format!("{blank}: it has no label of a pool"));
     refused(&mounted, &[&replace[..], &["--force"]].concat(), "it is open here already");
     for asked in [
         &["device", "online", &directory, &second, "--wait"][..],
@@ -131,6 +135,43 @@ fn a_device_that_failed_is_replaced_by_itself() {
         mounted.holdfast(asked);
         assert_eq!(status(&mounted, &directory)["pool"]["health"], "ok", "{asked:?}");
     }
+    mounted.unmount();
+    mounted.holdfast(&["check", &second]);
+}
+
+/// Goal: halves of a pool that were mounted apart are refused together, and what the refusal tells
+/// to do makes one pool of them, with what the half that was kept has. Method: each of a mirror is
+/// mounted while the other is elsewhere.
+#[test]
+fn halves_that_were_mounted_apart_become_one_pool_as_told() {
+    if !can_mount("halves_that_were_mounted_apart_become_one_pool_as_told") {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.unmount();
+    let [first, second, aside, directory] =
+        ["m0", "m1", "aside", "mnt"].map(|name| mounted.text(name));
+    fs::create_dir(&aside).expect("the name is new");
+    let group = format!("mirror:{first},{second}");
+    mounted.holdfast(&["create", "--group", &group, "--size", "64M"]);
+    for (half, other) in [(&first, &second), (&second, &first)] {
+        let away = mounted.text("aside/other");
+        fs::rename(other, &away).expect("it is ours");
+        mounted.holdfast(&["mount", half, &directory, "--daemon"]);
+        write(&mounted.path("half"), half.as_bytes());
+        mounted.unmount();
+        fs::rename(&away, other).expect("it is ours");
+    }
+    for asked in [&["mount", &first, &directory, "--daemon"][..], &["check", &second]] {
+        refused(&mounted, asked, "were opened apart");
+        refused(&mounted, asked, "mount that with --accept-missing");
+    }
+    mounted.holdfast(&["mount", &second, &directory, "--daemon", "--accept-missing"]);
+    mounted.holdfast(&["device", "replace", &directory, &first, &first, "--force", "--wait"]);
+    mounted.unmount();
+    mounted.holdfast(&["mount", &first, &directory, "--daemon"]);
+    assert_eq!(fs::read(mounted.path("half")).expect("it is there"), second.as_bytes());
+    assert_eq!(status(&mounted, &directory)["pool"]["health"], "ok");
     mounted.unmount();
     mounted.holdfast(&["check", &second]);
 }

@@ -221,6 +221,7 @@ fn devices_of_a_round_robin_come_and_go() {
     let replace = ["device", "replace", &directory, &one, &four, "--wait"];
     let (is_replaced, words) = told(&mounted, &replace);
     assert!(is_replaced && words.contains("of no pool any more"), "{words}");
+    assert!(words.contains(&format!("{four} joins {one}: ")), "{words}");
     assert!(list().contains(&format!("{two},{three},{four}")), "{}", list());
     judge("exchanged");
     // Two of three by one command: one after the other.
@@ -401,8 +402,8 @@ fn a_device_that_was_given_back_names_its_pool_no_more() {
     refused(&["device", "list", &first], "not a Holdfast pool");
     refused(&["mount", &first, &there, "--daemon"], "not a Holdfast pool");
     assert!(told(&mounted, &["device", "list", &more]).0, "the other names it");
-
     refused(&["group", "remove", &directory, "9"], &format!("{more}: there is no disk group 9"));
+
     mounted.holdfast(&["create", &first, "--size", "256M", "--force"]);
     mounted.holdfast(&["fileset", "create", &format!("{first}:new")]);
     let (_, filesets) = told(&mounted, &["fileset", "list", &directory]);
