@@ -5,13 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use engine::Pool;
 use engine::vnode::api::{Caller, FileKind, FileSystem, NewInode};
-use storage::device::sim::{Fault, FaultPlan, Image};
+use format::members::MemberState;
+use format::missed::Parts;
+use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
+use storage::pool::{read_superblock, write_superblock_copy};
+use storage::volume::{Opening, Volume};
 
 use super::raid5::{all_but, new_raid5};
 use super::raid5_crash::without;
 use super::rebuild::open;
 use super::returns::finish;
-use super::{Devices, devices_of, put, reopened};
+use super::{Devices, devices_of, put, reopened, shared};
 
 const PAGE: usize = 4096;
 /// Bytes of a file that goes into the log.
@@ -199,4 +203,76 @@ fn what_nobody_gives_comes_back_with_the_member_that_is_away() {
     }
     println!("{judged} judged, {named} named");
     assert!(judged > 10 && named >= judged, "{judged}, {named}");
+}
+
+/// Says in all labels that a member joins which has everything, as it does once a job has made it
+/// again and has not ended.
+fn joining(images: &[Image], slot: usize) -> Vec<Image> {
+    let devices = devices_of(images.to_vec());
+    for device in &devices {
+        let mut label = read_superblock(device.as_ref()).expect("it has a label").current;
+        label.members[slot].state = MemberState::Joining;
+        label.add_membership();
+        label.sequence += 1;
+        for copy in 0..4 {
+            write_superblock_copy(device.as_ref(), &label, copy).expect("in range");
+        }
+    }
+    devices.iter().map(|device| device.image()).collect()
+}
+
+/// Goal: what a member that joins has is not written over with what recovery makes up, nor is what
+/// it gives lost. Method: each member joins, and has everything; each page of the files is bad, so
+/// that two of its column are not read.
+#[test]
+fn what_a_member_that_joins_has_is_there_after_the_recovery() {
+    let mut judged = 0;
+    for (count, small) in [(3, 1), (3, 3), (4, 1), (4, 3), (5, 2)] {
+        let grounds = cut_off(count, small, 60_000);
+        for slot in 0..count {
+            let images = joining(&grounds.images, slot);
+            for &(bad, offset, _) in grounds.pages.iter().filter(|page| page.0 != slot) {
+                judged += 1;
+                let what = format!("{count}, {small} small, {slot} joins, {bad} bad at {offset}");
+                let devices = with_bad(&images, None, &[(bad, offset)]);
+                let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_eq!(pool.status().recovery.lost_blocks, 0, "{what}");
+                finish(&pool, &what);
+                let lost = unread(&pool, &grounds, &what);
+                assert!(lost.is_empty(), "{what}: {lost:?}");
+                pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+                drop(pool);
+                let left = reopened(&devices, &all_but(count, bad));
+                let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let lost = unread(&pool, &grounds, &what);
+                assert!(lost.is_empty(), "{what}, then without {bad}: {lost:?}");
+            }
+        }
+    }
+    println!("{judged} judged");
+    assert!(judged > 100, "{judged}");
+}
+
+/// Goal: what recovery leaves as it is of a stripe counts as missed by the member that is away.
+/// Method: a segment in which nothing was written is told so.
+#[test]
+fn what_is_left_as_it_is_counts_as_missed() {
+    let devices = new_raid5(4);
+    let left = reopened(&devices, &[0, 1, 2]);
+    let opening = Opening { devices: shared(&left), accepts_missing: false };
+    let (volume, mut label) = Volume::open_members(opening).expect("one may be away");
+    volume.begin_writing(&mut label).expect("nothing fails");
+    let missed = |device: &SimDevice| {
+        let label = read_superblock(device).expect("it has a label").current;
+        label.members[3].missed.expect("it has a map")
+    };
+    assert_eq!(missed(&left[0]), Parts::NONE);
+    let place = label.geometry.segment_place(0, 5);
+    volume.note_missed(place, PAGE).expect("nothing fails");
+    let geometry = &label.geometry;
+    let offset = geometry.groups_offset + (u64::from(place.fragment()) << geometry.fragment_shift);
+    let parts = Parts::of(geometry, &(offset..offset + 1));
+    for device in &left {
+        assert!(missed(device).has_all(&parts) && parts != Parts::NONE);
+    }
 }

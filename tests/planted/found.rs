@@ -295,6 +295,11 @@ pub(crate) const FOUND: &[Row] = &[
         "raid5_crash::no_cut_and_no_lost_member_takes_what_was_acknowledged",
     ),
     (
+        "JoiningTakenForAway",
+        "members",
+        "raid5_known::what_a_member_that_joins_has_is_there_after_the_recovery",
+    ),
+    (
         "LogDataNotFirst",
         "members",
         "raid5_known::a_neighbour_of_logged_blocks_is_put_together_with_them",

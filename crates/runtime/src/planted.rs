@@ -146,6 +146,8 @@ bugs! {
     SecondCopyForgotten: "A page in a pool in stripes is written in one copy alone.",
     LogDataWithoutParity:
         "Recovery leaves a stripe as it is whose units are of two ages (decision 0065).",
+    JoiningTakenForAway:
+        "What recovery makes up of a row is written over what a member that joins has (RK3).",
     LogDataNotFirst:
         "Recovery puts a page together without what the log has of its row (RK1, decision 0065).",
     RebuildSkipsOpen: "A rebuild passes over a segment that is open (decision 0066).",

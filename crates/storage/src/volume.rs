@@ -409,6 +409,20 @@ impl Volume {
         composite.mend_parity(rows, verify, returning)
     }
 
+    /// Says in the labels that members that are away have missed a range that nothing is written
+    /// to now: what others have of it is not what they have.
+    ///
+    /// # Errors
+    ///
+    /// What a member said that the layout needs.
+    pub fn note_missed(&self, place: Place, length_bytes: usize) -> Result<(), DeviceError> {
+        let Some(composite) = self.composite() else { return Ok(()) };
+        let offset = self.offset_of(RequestKind::Write, place, to_u64(length_bytes))?;
+        let members = composite.members_at(offset);
+        let in_flight = members.begin_write(offset..offset + to_u64(length_bytes));
+        members.note_missed(&in_flight.parts())
+    }
+
     /// Copies a part of a fixed region from `source`, one of [`Volume::fixed_copies`], to all other
     /// members. Not durable before a flush.
     ///

@@ -402,7 +402,7 @@ impl MemberSet {
     }
 
     /// Notes in the maps of members that are away that `parts` were written, durably (MS5).
-    fn note_missed(&self, parts: &Parts) -> Result<(), DeviceError> {
+    pub(super) fn note_missed(&self, parts: &Parts) -> Result<(), DeviceError> {
         let lacks =
             |slot: &Slot| slot.is_away() && slot.missed.is_some_and(|map| !map.has_all(parts));
         if !self.view().iter().any(lacks) || planted::is(Planted::MissedNotMarked) {

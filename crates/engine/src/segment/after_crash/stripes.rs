@@ -57,6 +57,8 @@ struct Read {
     bytes: AlignedBuffer,
     /// Where pages begin that do not follow from it either.
     lost: BTreeSet<usize>,
+    /// Where pages begin that may be right, of a member that joins and beside it.
+    uncertain: BTreeSet<usize>,
     /// What all that comes of; `None`: nothing but copies in memory.
     rows: Option<RowsKnown>,
 }
@@ -78,6 +80,7 @@ impl Read {
                 unread: rows.unread.clone(),
                 bytes: AlignedBuffer::clone(&rows.bytes),
                 lost: rows.lost.clone(),
+                uncertain: rows.uncertain.clone(),
                 rows: Some(rows),
             },
             None => {
@@ -87,7 +90,7 @@ impl Read {
                     lost.retain(|page| !(at..at + bytes.len()).contains(page));
                 }
                 let bytes = AlignedBuffer::clone(&found);
-                Read { found, unread, bytes, lost, rows: None }
+                Read { found, unread, bytes, lost, uncertain: BTreeSet::new(), rows: None }
             }
         };
         put(volume, &mut read.bytes, kept);
@@ -151,13 +154,15 @@ pub(super) fn write_home(
         }
         let lost_here = read.lost.range(range.clone());
         if is_as_found && lost_here.clone().next().is_some() {
-            // A member that is away may have what nobody gives now, and has it as it was.
+            // A member that is away may have what nobody gives now, and has it as it was. Of what
+            // was in flight the others may have more.
+            volume.note_missed(place, range.len())?;
             continue;
         }
         if planted::is(Planted::LogDataWithoutParity) && is_as_found {
             continue;
         }
-        written_over.extend(lost_here.copied());
+        written_over.extend(lost_here.chain(read.uncertain.range(range.clone())).copied());
         let data = vec![SharedBytes::from(AlignedBuffer::copy_of(new))];
         volume.submit_write(Purpose::Data, place, data).wait()?;
     }
@@ -259,7 +264,9 @@ impl Left<'_> {
         }
         for page in unnamed {
             let offset = narrow(wide(page) >> shift);
-            if self.is_used(offset, self.geometry().page_fragments()) {
+            let bytes = self.bytes[page..].first_chunk::<PAGE_BYTES>();
+            let is_summary = bytes.is_some_and(|page| self.summary_in(page, offset).is_some());
+            if !is_summary && self.is_used(offset, self.geometry().page_fragments()) {
                 lost.push(LostBlock { place: self.start().advance(offset), entry: None });
             }
         }

@@ -9,6 +9,9 @@
 //!   as it is: a page of a member that is away, for nothing is written there. So the column is the
 //!   sum of what that member has and of what the others lack, and gives that back when the member
 //!   does.
+//! - RK3: Of a column with several unknown pages, one of them of a member that joins, that one has
+//!   what its member holds, for that is written there again; one other is the rest then. Whether it
+//!   has been made right so far only what lies there can tell: such pages are *uncertain*.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -35,6 +38,8 @@ pub struct RowsKnown {
     pub bytes: AlignedBuffer,
     /// Where pages begin that do not come of that either.
     pub lost: BTreeSet<usize>,
+    /// Where pages begin that may be right (RK3).
+    pub uncertain: BTreeSet<usize>,
     range: Range<u64>,
     columns: Columns,
 }
@@ -53,8 +58,29 @@ struct Columns {
 struct Share {
     bytes: AlignedBuffer,
     has: Vec<bool>,
-    /// Whether its member is there.
-    is_there: bool,
+    is_uncertain: Vec<bool>,
+    stands: Stands,
+}
+
+/// What becomes of the page of a member that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stands {
+    /// It is written, and read.
+    There,
+    /// It is written: the bytes of its share are not believed.
+    Joins,
+    /// It is not written.
+    Away,
+}
+
+impl Stands {
+    fn of(slot: &Slot) -> Stands {
+        match (slot.readable(), slot.writable()) {
+            (Some(_), _) => Stands::There,
+            (None, Some(_)) if !planted::is(Planted::JoiningTakenForAway) => Stands::Joins,
+            (None, _) => Stands::Away,
+        }
+    }
 }
 
 impl Share {
@@ -98,7 +124,12 @@ impl Columns {
         unknown.map(|(at, _)| at).collect()
     }
 
-    /// Rebuilds what can be (RK1), and nothing else but what keeps parity as it is (RK2).
+    fn put_rest(&mut self, share: usize, column: usize) {
+        let page = self.rest(share, column);
+        self.put((share, column), &page);
+    }
+
+    /// Rebuilds what can be (RK1, RK3), and nothing else but what keeps parity as it is (RK2).
     fn complete(&mut self) {
         if !self.stripes.shape.has_parity {
             return;
@@ -107,24 +138,32 @@ impl Columns {
         for column in 0..columns {
             let unknown = self.unknown(column);
             if let [share] = unknown[..] {
-                let page = self.rest(share, column);
-                self.put((share, column), &page);
+                self.put_rest(share, column);
                 self.shares[share].1.has[column] = true;
                 continue;
             }
+            let one_that = |stands: Stands| {
+                unknown.iter().copied().find(|share| self.shares[*share].1.stands == stands)
+            };
             let has_parity = !unknown.iter().any(|share| self.is_parity(*share, column));
-            let away = unknown.iter().find(|share| !self.shares[**share].1.is_there);
-            if let Some(share) = away.copied().filter(|_| has_parity) {
-                let page = self.rest(share, column);
-                self.put((share, column), &page);
+            if let Some(joins) = one_that(Stands::Joins) {
+                if let [one, other] = unknown[..] {
+                    self.put_rest(if one == joins { other } else { one }, column);
+                    for share in [one, other] {
+                        self.shares[share].1.is_uncertain[column] = true;
+                    }
+                }
+            } else if let Some(share) = one_that(Stands::Away).filter(|_| has_parity) {
+                self.put_rest(share, column);
             }
         }
     }
 
-    /// Returns the bytes of a range, and where pages begin that are not known.
-    fn gather(&self, range: &Range<u64>) -> (AlignedBuffer, BTreeSet<usize>) {
+    /// Returns the bytes of a range, and where pages begin that are not known, and those of these
+    /// that are uncertain.
+    fn gather(&self, range: &Range<u64>) -> (AlignedBuffer, BTreeSet<usize>, BTreeSet<usize>) {
         let mut bytes = AlignedBuffer::zeroed(to_usize(range.end - range.start));
-        let mut unknown = BTreeSet::new();
+        let (mut unknown, mut uncertain) = (BTreeSet::new(), BTreeSet::new());
         for at in (0..bytes.len()).step_by(PAGE_BYTES) {
             let Some((share, column)) = self.locate(range.start + to_u64(at)) else { continue };
             let (_, share) = &self.shares[share];
@@ -132,8 +171,11 @@ impl Columns {
             if !share.has[column] {
                 unknown.insert(at);
             }
+            if share.is_uncertain[column] {
+                uncertain.insert(at);
+            }
         }
-        (bytes, unknown)
+        (bytes, unknown, uncertain)
     }
 }
 
@@ -201,7 +243,7 @@ impl Striped {
         let mut columns = Columns { stripes, offset: of_member.start, shares };
         let mut alone = columns.clone();
         alone.complete();
-        let (mut found, unread) = alone.gather(&range);
+        let (mut found, unread, _) = alone.gather(&range);
         unread.iter().for_each(|at| found[*at..*at + PAGE_BYTES].fill(0));
         let is_planted = planted::is(Planted::LogDataNotFirst);
         if is_planted {
@@ -221,36 +263,37 @@ impl Striped {
         if !is_planted {
             columns.complete();
         }
-        let (bytes, lost) = columns.gather(&range);
-        RowsKnown { found, unread, bytes, lost, range, columns }
+        let (bytes, mut lost, uncertain) = columns.gather(&range);
+        lost.retain(|page| !uncertain.contains(page));
+        RowsKnown { found, unread, bytes, lost, uncertain, range, columns }
     }
 
     /// Reads what a member gives of its bytes; page by page where the read of all fails.
     fn given_by(&self, slot: &Slot, range: &Range<u64>) -> Share {
         let length = to_usize(range.end - range.start);
-        let mut has = vec![false; length / PAGE_BYTES];
-        let mut bytes = AlignedBuffer::zeroed(length);
-        let is_there = slot.readable().is_some();
-        if !is_there {
-            return Share { bytes, has, is_there };
+        let is_uncertain = vec![false; length / PAGE_BYTES];
+        let (mut has, mut bytes) = (is_uncertain.clone(), AlignedBuffer::zeroed(length));
+        let stands = Stands::of(slot);
+        if stands == Stands::Away {
+            return Share { bytes, has, is_uncertain, stands };
         }
         let buffer = AlignedBuffer::for_reading(length);
         let read = Operation::Read { offset: range.start, buffer };
         let whole = self.set.submit(slot, Purpose::Cleaner, read).wait();
         if let Ok(Some(whole)) = whole.map(|done| done.buffer) {
-            has.fill(true);
-            return Share { bytes: whole, has, is_there };
+            has.fill(stands == Stands::There);
+            return Share { bytes: whole, has, is_uncertain, stands };
         }
         for (column, has) in has.iter_mut().enumerate() {
             let at = column * PAGE_BYTES;
             match self.set.page_of(slot, Purpose::Cleaner, range.start + to_u64(at)) {
                 Ok(page) => {
                     bytes[at..at + PAGE_BYTES].copy_from_slice(&page);
-                    *has = true;
+                    *has = stands == Stands::There;
                 }
                 Err(error) => tracing::warn!(%error, "a member does not give a page of a segment"),
             }
         }
-        Share { bytes, has, is_there }
+        Share { bytes, has, is_uncertain, stands }
     }
 }
