@@ -7,13 +7,14 @@ use engine::vnode::api::{Caller, FileSystem, FsError};
 use engine::{FilesOptions, OpenOptions, Pool};
 use format::members::MemberState;
 use runtime::clock::ManualClock;
-use storage::device::sim::{Fault, FaultPlan};
+use storage::device::sim::{Fault, FaultPlan, Image};
 use storage::device::{AlignedBuffer, Device, Purpose, RequestKind};
+use storage::pool::read_superblock;
 use storage::volume::{Opening, Volume};
 
 use super::rebuild::{open, states};
 use super::returns::grounds;
-use super::{Devices, get, put, reopened, shared};
+use super::{Devices, devices_of, get, new_mirror, put, reopened, shared};
 
 const PAGE: usize = 4096;
 
@@ -366,4 +367,41 @@ fn a_scrub_tells_what_it_cannot_read_from_what_is_lost() {
             assert!(report.names.iter().any(|name| name.contains("/f")), "{what}: {report:?}");
         }
     }
+}
+
+/// Goal: a pool that was not closed is not opened without a member whose log is needed, for nobody
+/// would read that log afterwards; the labels stay as they were, and with the member it opens.
+/// Method: each page of the journal of one member of a mirror is bad while the other is away.
+#[test]
+fn a_log_that_the_absent_one_has_is_not_given_up() {
+    let devices = reopened(&new_mirror(2), &[0, 1]);
+    let pool = super::open(&devices).expect("just made");
+    put(&pool, "f", b"acknowledged").expect("there is room");
+    drop(pool);
+    let images: Vec<Image> = devices.iter().map(|device| device.durable_image()).collect();
+    let geometry = read_superblock(devices[0].as_ref()).expect("a label").current.geometry;
+    let journal = geometry.journal_offset..geometry.journal_offset + geometry.journal_bytes;
+    let mut pages = Vec::new();
+    images[0].for_each_page(|offset, bytes| {
+        if journal.contains(&offset) && bytes.iter().any(|byte| *byte != 0) {
+            pages.push(offset);
+        }
+    });
+    let mut refused = 0;
+    for page in pages {
+        let alone = devices_of(images[..1].to_vec());
+        alone[0].arm(bad(&[page]));
+        let before = read_superblock(alone[0].as_ref()).expect("a label").current;
+        let Err(error) = super::open(&alone) else { continue };
+        // The heartbeat is looked at before.
+        let text = error.to_string();
+        refused += u32::from(text.contains("attach /sim/d1"));
+        let after = read_superblock(alone[0].as_ref()).expect("a label").current;
+        assert_eq!(after, before, "{page}");
+        let both = devices_of(vec![alone[0].image(), images[1].clone()]);
+        both[0].arm(bad(&[page]));
+        let pool = super::open(&both).unwrap_or_else(|error| panic!("{page}: {error}"));
+        assert_eq!(get(&pool, "f").as_deref(), Some(&b"acknowledged"[..]), "{page}");
+    }
+    assert!(refused > 0, "no page was needed");
 }

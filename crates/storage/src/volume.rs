@@ -92,6 +92,7 @@ use crate::device::{
 };
 use runtime::sync::Mutex;
 
+use crate::members::paths_of;
 use crate::pool::{PoolError, check_writable, update_all_superblocks, write_first_superblocks};
 
 /// Most times that the disk groups of an open pool change: each time leaves an edition in memory.
@@ -439,11 +440,14 @@ impl Volume {
         self.check_fixed(RequestKind::Write, offset, to_u64(length_bytes))?;
         let Some(composite) = self.composite() else { return Ok(()) };
         let members = composite.members_at(offset);
-        let bytes = SharedBytes::from(source.device().read(purpose, offset, length_bytes)?);
         let view = members.view();
         let is_other = |slot: &&Slot| {
             slot.writable().is_some_and(|device| !Arc::ptr_eq(device, source.device()))
         };
+        if !view.iter().any(|slot| is_other(&slot)) {
+            return Ok(());
+        }
+        let bytes = SharedBytes::from(source.device().read(purpose, offset, length_bytes)?);
         let submit = |slot: &Slot| {
             let data = vec![bytes.clone()];
             members.submit(slot, purpose, Operation::Write { offset, data })
@@ -451,6 +455,18 @@ impl Volume {
         let tickets = (0..).zip(view.iter()).filter(|(_, slot)| is_other(slot));
         let tickets: Vec<_> = tickets.map(|(at, slot)| (at, submit(slot))).collect();
         members.together(&view, tickets, None).wait().map(drop)
+    }
+
+    /// Returns the paths of members that are not there, and that [`Volume::begin_writing`] would
+    /// leave behind; `None`: there are none.
+    #[must_use]
+    pub fn newly_absent(&self) -> Option<String> {
+        let members = self.members()?;
+        let (slots, label) = (members.all(), members.label()?);
+        let table = label.members.iter().zip(&slots);
+        let mut absent = table.filter(|(_, slot)| set::is_newly_absent(slot)).peekable();
+        absent.peek()?;
+        Some(paths_of(absent.map(|(member, _)| member)))
     }
 
     /// Says in the labels that members which are not there have missed writes, durably: see

@@ -26,7 +26,7 @@ use storage::device::{AlignedBuffer, DeviceError, Purpose};
 use storage::volume::Volume;
 
 use super::double_write::{read_double_write_head, read_group};
-use super::recovery::{Chunk, Heads, RecoveryError, head_at_rest_of, read_heads, read_log};
+use super::recovery::{Chunk, Heads, RecoveryError, Replay, head_at_rest_of, read_heads, read_log};
 use super::ring_bytes;
 use crate::convert::{index_wide, wide};
 
@@ -112,6 +112,16 @@ pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, Reco
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Reads the log that goes furthest, and changes nothing; an error says why it cannot be replayed.
+pub(crate) fn check_log(volume: &Volume, pool_id: PoolId) -> Result<(), RecoveryError> {
+    let copies = volume.fixed_copies(volume.geometry().journal_offset);
+    if copies.is_empty() {
+        return Ok(());
+    }
+    let (_, log) = furthest_of(&copies, pool_id)?;
+    Replay::of(volume, pool_id, &log.chunks).map(drop)
 }
 
 /// Returns which of `copies` has the log that goes furthest, and that log.

@@ -503,7 +503,7 @@ impl<'a> LogReader<'a> {
 }
 
 /// The state of a replay.
-struct Replay {
+pub(super) struct Replay {
     kept: BTreeSet<u64>,
     pages: BTreeMap<Place, AlignedBuffer>,
     epoch_max: u64,
@@ -545,7 +545,11 @@ impl Replay {
 
     /// Redoes and undoes what `chunks` say. Where a page that began as it is at home does not
     /// verify then, it begins as another member has it.
-    fn of(volume: &Volume, pool_id: PoolId, chunks: &[Chunk]) -> Result<Replay, RecoveryError> {
+    pub(super) fn of(
+        volume: &Volume,
+        pool_id: PoolId,
+        chunks: &[Chunk],
+    ) -> Result<Replay, RecoveryError> {
         let mut others: BTreeMap<Place, usize> = BTreeMap::new();
         loop {
             let mut replay = Replay::new(chunks)?;

@@ -21,6 +21,7 @@ mod paths;
 mod placement;
 mod quotas;
 mod serve;
+mod start;
 mod unreadable;
 
 pub use create::{CreateOptions, GroupPlan, Layouts, NewDiskGroup};
@@ -31,15 +32,14 @@ pub use members::{MemberStatus, SpareStatus};
 pub use moving::{Move, MoveError, MoveHow, MoveStep, Pipe};
 pub use quotas::{QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress};
 
-use std::cell::RefCell;
+use self::start::{check_log_without_absent, go_on, recover, rest_of};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 use format::geometry::{Geometry, GeometryError};
-use format::ids::{Epoch, Lsn, PoolId};
-use format::journal::JournalHead;
+use format::ids::{Lsn, PoolId};
 use format::members::Layout;
 use format::page::PAGE_BYTES;
 use format::superblock::{LABEL_BYTES, LabelError, Superblock};
@@ -53,16 +53,15 @@ use storage::volume::{AddGroupError, Opening, Volume};
 use crate::alloc::policy::{LogPlacement, PlacementPolicy};
 use crate::alloc::{Allocator, SegmentId, Shortage, SpaceCounts};
 use crate::buffer::{Cache, CacheCounts, LsnCounts};
-use crate::convert::wide;
 use crate::error::{FilePart, FsError, FsResult};
 use crate::fileset::MountedFileset;
 use crate::fileset::table::FilesetTable;
 use crate::jobs::{self, CleanerGauge, JobStatus, Jobs, Pace, RebuildCounts, ScrubCounts};
 use crate::journal::{
-    self, ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
-    JournalOptions, JournalStart, RecoveryError, RecoveryReport,
+    ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
+    JournalOptions, RecoveryError, RecoveryReport,
 };
-use crate::segment::{LostBlock, ReadaheadCounts, SegmentCacheCounts, summarise_log_data};
+use crate::segment::{ReadaheadCounts, SegmentCacheCounts};
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::vnode::api::{FilesetUuid, Ino};
@@ -137,6 +136,18 @@ pub enum OpenError {
         least: usize,
         /// How many there may be.
         most: usize,
+    },
+    /// The log cannot be replayed without a device that is away. Attach it.
+    #[error(
+        "the log of a pool that was not closed cannot be read whole without what is away: attach \
+         {missing}, or name where it is with --member PATH, and open the pool with it. Nothing \
+         was changed. {cause}"
+    )]
+    LogAway {
+        /// The paths of what is away.
+        missing: String,
+        /// What the devices that are there give.
+        cause: Box<RecoveryError>,
     },
     /// Choose fragments of 4 KiB.
     #[error("{kind} has fragments of 4 KiB: leave the size of fragments out")]
@@ -388,6 +399,9 @@ impl Pool {
             None if volume.is_read_only() => return Err(OpenError::NotClosed),
             Some(_) | None => Some(take(&volume, &superblock, &clock, &options)?),
         };
+        if rest.is_none() {
+            check_log_without_absent(&volume, superblock.pool_id)?;
+        }
         if pulse.is_some() && !planted::is(Planted::AbsentNotLeftBehind) {
             volume.begin_writing(&mut superblock)?;
         }
@@ -723,36 +737,6 @@ fn verifier_of(superblock: &Superblock, random: u64, now: Timestamp) -> u64 {
         .fold(random, |so_far, next| mix(so_far ^ next))
 }
 
-/// Returns the head of a closed pool's journal; `None`: its log must be replayed.
-fn rest_of(volume: &Volume, superblock: &Superblock) -> Result<Option<JournalHead>, OpenError> {
-    if superblock.is_open {
-        return Ok(None);
-    }
-    Ok(journal::head_at_rest(volume, superblock.pool_id)?)
-}
-
-/// Returns where the journal of a closed pool goes on.
-fn go_on(
-    volume: &Volume,
-    superblock: &Superblock,
-    head: JournalHead,
-    is_read_only: bool,
-) -> Result<JournalStart, OpenError> {
-    journal::check_room(head.tail, head.epoch.0.max(superblock.epoch_base.0))?;
-    let head = if is_read_only {
-        head
-    } else {
-        journal::align_head(volume, superblock.pool_id, head, superblock.sector_bytes)?
-    };
-    Ok(JournalStart {
-        lsn: head.tail,
-        previous_crc: head.previous_crc,
-        epoch: Epoch(head.epoch.0.max(superblock.epoch_base.0)),
-        head_sequence: head.sequence,
-        double_write_sequence: head.double_write_sequence,
-    })
-}
-
 /// Takes the pool, before anything is written to it (HB1).
 fn take(
     volume: &Volume,
@@ -763,21 +747,4 @@ fn take(
     let taking = Taking { is_open: superblock.is_open, is_forced: options.is_forced };
     let neighbours = options.neighbours.as_ref();
     Ok(Pulse::take(volume, superblock.pool_id, clock, neighbours, taking)?)
-}
-
-/// Replays the log; returns where the journal goes on.
-fn recover(
-    volume: &Volume,
-    superblock: &mut Superblock,
-    lost: &mut Vec<LostBlock>,
-) -> Result<(JournalStart, RecoveryReport), OpenError> {
-    let (pool_id, epoch_base) = (superblock.pool_id, superblock.epoch_base);
-    let told = RefCell::new(lost);
-    let recovery = journal::recover(volume, pool_id, epoch_base, &|kept, lsn| {
-        summarise_log_data(volume, superblock, kept, lsn, &mut told.borrow_mut())
-    })?;
-    superblock.add_void(recovery.void);
-    let lost_blocks = wide(told.into_inner().len());
-    let report = RecoveryReport { was_needed: true, lost_blocks, ..recovery.report };
-    Ok((recovery.start, report))
 }

@@ -610,18 +610,11 @@ impl MemberSet {
     ///
     /// What a member said that the layout needs: the pool must stop writing.
     pub fn leave_absent_behind(&self) -> Result<(), DeviceError> {
-        let is_new = |slot: &Slot| {
-            let is_known = match slot.state {
-                MemberState::Missing | MemberState::Failed | MemberState::Gone => true,
-                MemberState::Online | MemberState::Joining => false,
-            };
-            slot.device.is_none() && !is_known
-        };
         self.change(|slots, label| {
             let table = label.members.iter();
             // It has been left out already: see `Volume::open_members`.
             let is_older = table.zip(&*slots).any(|(it, slot)| it.is_written() && slot.is_away());
-            let absent = slots.iter_mut().filter(|slot| is_new(slot));
+            let absent = slots.iter_mut().filter(|slot| is_newly_absent(slot));
             // What was in flight at a crash recovery writes again, to all that are there: 0064.
             let absent = absent.map(|slot| slot.leave(MemberState::Missing, Parts::NONE)).count();
             if is_older || absent > 0 { Change::States } else { Change::Nothing }
@@ -693,4 +686,13 @@ impl MemberSet {
         };
         tickets.into_iter().map(wait).collect()
     }
+}
+
+/// Whether the labels call a member current or joining that is not there.
+pub(super) fn is_newly_absent(slot: &Slot) -> bool {
+    let is_known = match slot.state {
+        MemberState::Missing | MemberState::Failed | MemberState::Gone => true,
+        MemberState::Online | MemberState::Joining => false,
+    };
+    slot.device.is_none() && !is_known
 }
