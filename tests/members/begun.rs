@@ -14,7 +14,9 @@ use storage::pool::read_superblock;
 use storage::volume::NewGroup;
 
 use super::groups::labelled;
-use super::{Devices, cut_at, devices_of, get, new_mirror, open, put};
+use super::raid5::new_raid5;
+use super::returns::finish;
+use super::{Devices, cut_at, devices_of, get, new_mirror, open, put, reopened};
 
 const MEMBERS: usize = 3;
 
@@ -186,6 +188,53 @@ fn content_of(image: &Image) -> Vec<u8> {
     let (start, end) = (label.geometry.journal_offset, Geometry::superblock_offset(size_bytes, 2));
     let length = usize::try_from(end - start).expect("small");
     device.read(Purpose::Data, start, length).expect("in range").to_vec()
+}
+
+/// Goal: a change that a member only began refuses no pool whose devices have all. Method: a raid5
+/// is opened without the last member, and cut at each event of that; then the first is gone, and
+/// the last is back. When all are there again the pool goes on.
+#[test]
+fn a_change_that_was_only_begun_refuses_no_pool() {
+    let (mut opened, mut refused) = (0, 0);
+    let devices = reopened(&new_raid5(3), &[0, 1, 2]);
+    let pool = open(&devices).expect("just made");
+    put(&pool, "before", b"before").expect("there is room");
+    for is_closed in [false, true] {
+        if is_closed {
+            pool.close().expect("nothing fails");
+        }
+        let last = devices[2].durable_image();
+        let first = devices_of(devices[..2].iter().map(|device| device.durable_image()).collect());
+        drop(open(&first).expect("one may be away"));
+        let recordings: Vec<Recording> = first.iter().map(|device| device.recording()).collect();
+        let end = first.iter().map(|device| device.time()).max().expect("there are devices");
+        let mut prng = Prng::from_seed(7);
+        for (at, state) in (0..=end).flat_map(|at| (0..6).map(move |state| (at, state))) {
+            let mut images = cut_at(&recordings, at, state == 0, &mut prng);
+            images.push(last.clone());
+            let what = format!("closed: {is_closed}, cut at {at}, state {state}");
+            let Some(mut left) = used(&images, &[1, 2], "without the first") else {
+                assert!(is_settled(&images[1]), "{what}");
+                refused += 1;
+                continue;
+            };
+            opened += 1;
+            left.insert(0, devices_of(images[..1].to_vec()).remove(0));
+            let all = labelled(&copies(left.iter()));
+            // It may have been told that the last is missing, and have ended that.
+            let Ok(pool) = open(&all) else {
+                assert!(is_settled(&images[0]), "{what}");
+                continue;
+            };
+            for name in ["before", "without the first"] {
+                let found = get(&pool, name);
+                assert_eq!(found.as_deref(), Some(name.as_bytes()), "{what}: {name}");
+            }
+            finish(&pool, &what);
+        }
+    }
+    println!("{opened} opened, {refused} refused");
+    assert!(opened > 50 && refused > 50, "{opened}, {refused}");
 }
 
 /// Goal: where a copy of the second step does not verify nobody knows whether it was written.

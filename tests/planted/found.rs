@@ -545,6 +545,7 @@ pub(crate) const FOUND: &[Row] = &[
     ("UnreadableKept", "members", "unread::a_member_that_fails_too_many_reads_is_failed"),
     ("AddedLeftBehind", "members", "groups::a_device_that_fails_while_it_is_added_is_left_out"),
     ("GrownOverReplaced", "members", "longer::a_device_replaced_meanwhile_is_not_grown_over"),
+    ("BegunDecides", "members", "begun::a_change_that_was_only_begun_refuses_no_pool"),
     ("LogReadTooLate", "members", "unread::a_log_that_the_absent_one_has_is_not_given_up"),
     ("BegunNotEnded", "members", "begun::an_open_ends_what_was_begun_before_it_writes"),
     ("BegunEpochIsApart", "members", "begun::one_that_only_began_a_change_is_no_half"),

@@ -242,6 +242,7 @@ bugs! {
         "A disk group whose device fails as labels say that it is there stays in the labels.",
     GrownOverReplaced:
         "A disk group becomes longer than a device that took the place of a longer one meanwhile.",
+    BegunDecides: "A label that was only begun decides who is needed (MJ11).",
     LogReadTooLate: "A member is left behind before the log of the others was read.",
     BegunNotEnded: "An open writes to members before a label that was begun is ended (MJ10).",
     BegunEpochIsApart: "A member that only began an epoch is taken for another history (MJ10).",

@@ -18,7 +18,6 @@
 //! the creation was cut off, and what lies below may be anything.
 
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
-use format::ids::PoolId;
 use format::members::Membership;
 use format::superblock::{
     SUPERBLOCK_BYTES, SUPERBLOCK_HEAD_BYTES, Superblock, SuperblockError, bytes_in_use,
@@ -46,6 +45,9 @@ pub struct SuperblockReport {
     /// The newest epoch of membership in which anything may have been acknowledged with the device:
     /// an update of it may have come to its end there.
     pub epoch: Membership,
+    /// The label before `current`, of the same epoch as `epoch`, where the update to `current` was
+    /// only begun.
+    pub before: Option<Box<Superblock>>,
 }
 
 impl SuperblockReport {
@@ -149,9 +151,8 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
         let cause = SuperblockError::BadField { field: "device size" };
         return front_copies_only(device, name, cause);
     }
-    let mut found = Vec::new();
     let mut copies = Vec::new();
-    let (mut settled, mut sequences) = (0, Vec::new());
+    let mut settled = 0;
     for copy in 0..SUPERBLOCK_COPIES {
         let decoded = read_copy(device, Geometry::superblock_offset(size_bytes, copy), copy);
         if let Ok(label) = &decoded
@@ -159,13 +160,14 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
         {
             settled = settled.max(label.sequence);
         }
-        sequences.push(decoded.as_ref().ok().map(|label| (label.pool_id, label.sequence)));
-        copies.push(decoded.as_ref().err().cloned());
-        found.extend(decoded.ok());
+        copies.push(decoded);
     }
-    let Some(current) = found.into_iter().max_by_key(|superblock| superblock.sequence) else {
-        return Err(PoolError::Superblock { device: name, cause: most_telling(&copies) });
+    let Some(current) = copies.iter().flatten().max_by_key(|label| label.sequence).cloned() else {
+        let errors: Vec<_> = copies.into_iter().map(Result::err).collect();
+        return Err(PoolError::Superblock { device: name, cause: most_telling(&errors) });
     };
+    let before = before_begun(&current, &copies).cloned().map(Box::new);
+    let copies: Vec<_> = copies.into_iter().map(Result::err).collect();
     if let Some(field) = current.worn() {
         return Err(PoolError::Worn { device: name, field });
     }
@@ -179,27 +181,31 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
             expected_bytes: current.own_bytes(),
         });
     }
-    let epoch = epoch_of(&current, &sequences);
-    Ok(SuperblockReport { current, copies, settled, epoch })
+    let epoch = match &before {
+        Some(before) => before.membership(),
+        None => current.membership(),
+    };
+    Ok(SuperblockReport { current, copies, settled, epoch, before })
 }
 
-/// Returns the newest epoch of membership in which anything may have been acknowledged with a
-/// device whose newest label is `current`, and whose copies have these `sequences`.
+/// Returns the label that a device had before the update to `current`, where that was only begun.
 ///
-/// Each update that came to its end wrote one of the two copies that the second step of the newest
-/// one writes, in its first step or its second. So none has ended that is newer than both.
-fn epoch_of(current: &Superblock, sequences: &[Option<(PoolId, u64)>]) -> Membership {
+/// Each update that came to its end wrote both of the copies that the second step of the newest one
+/// writes, in its first step or its second. So none has ended that is newer than both, though one
+/// of them should be lost, or of a time when the device was longer.
+fn before_begun<'c>(
+    current: &Superblock,
+    copies: &'c [Result<Superblock, SuperblockError>],
+) -> Option<&'c Superblock> {
     // One that does not verify may have been of the second step.
     let of_copy = |copy: u16| {
-        let (pool, sequence) = sequences.get(usize::from(copy)).copied().flatten()?;
-        (pool == current.pool_id).then_some(sequence)
+        let label = copies.get(usize::from(copy))?.as_ref().ok()?;
+        let is_before = label.sequence < current.sequence;
+        (is_before && label.pool_id == current.pool_id).then_some(label)
     };
     let [front, end] = steps_of(current.sequence)[1];
-    let before = of_copy(front).zip(of_copy(end)).map(|(front, end)| front.max(end));
-    let ended = before.unwrap_or(current.sequence);
-    let of_then = |epoch: &&Membership| epoch.sequence <= ended;
-    let newest = current.memberships.iter().rfind(of_then);
-    newest.copied().unwrap_or_else(|| current.membership())
+    let (front, end) = of_copy(front).zip(of_copy(end))?;
+    Some(if front.sequence > end.sequence { front } else { end })
 }
 
 /// Returns the copies that the two steps of update number `sequence` write.

@@ -55,10 +55,14 @@ impl Volume {
         for device in &opening.devices {
             found.push(Found::new(device.info().name.clone(), read_superblock(device.as_ref())?));
         }
-        let judged = members::judge(&found)?;
-        let mut superblock = found.swap_remove(judged.newest).label;
-        if !opening.accepts_missing {
-            members::check_enough(&judged, &superblock)?;
+        let members::Believed { judged, label: mut superblock, begun } =
+            members::believe(&found, opening.accepts_missing)?;
+        if let Some(begun) = begun {
+            // What it has is used for nothing else. The next update writes over its copies first:
+            // the others are of the label that is believed.
+            superblock.sequence = begun.sequence + 1;
+            superblock.memberships = begun.memberships;
+            tracing::warn!("a change of members that a crash left only begun is given up");
         }
         leave_out_adding(&mut superblock);
         if superblock.members.len() == 1 && superblock.geometry.main_first == 0 {
