@@ -9,6 +9,8 @@ use format::members::Layout;
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, Recording, SimDevice};
 use storage::device::{Device, Purpose, RequestKind, SharedDevice};
+use storage::members::{self, Found};
+use storage::pool::read_superblock;
 use storage::volume::{Change, LaneError, Opening, Volume};
 
 use super::groups::{check_all, content, group_of, groups, labelled};
@@ -361,6 +363,9 @@ fn labels_that_change_while_a_device_comes_are_in_nobodys_way() {
             let images = cut_at(&recordings, time, state == 0, &mut prng);
             let what = format!("cut at {time} of {begun} to {end}, state {state}");
             let left = labelled(&devices_of(images));
+            // The newest label is enough, though it was only begun (MJ11).
+            let found: Vec<Found> = left.iter().map(found_on).collect();
+            members::judge(&found).unwrap_or_else(|error| panic!("{what}: {error}"));
             let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
             judge(&pool, &what);
             widths[usize::from(round_robin(&pool).slots.len() > WIDTH)] += 1;
@@ -368,4 +373,9 @@ fn labels_that_change_while_a_device_comes_are_in_nobodys_way() {
     }
     println!("{widths:?} states without and with the device");
     assert!(widths.iter().all(|count| *count > 10), "{widths:?}");
+}
+
+fn found_on(device: &Arc<SimDevice>) -> Found {
+    let read = read_superblock(device.as_ref()).expect("it has a label");
+    Found::new(device.info().name.clone(), read)
 }
