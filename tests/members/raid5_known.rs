@@ -97,6 +97,16 @@ fn unread(pool: &Pool, grounds: &Grounds, what: &str) -> Vec<String> {
     unread
 }
 
+/// Closes the pool on `devices`: all is there without one of them, `lost`, too.
+fn close_and_lose(pool: Pool, devices: &Devices, lost: usize, (grounds, what): (&Grounds, &str)) {
+    pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+    drop(pool);
+    let left = reopened(devices, &all_but(devices.len(), lost));
+    let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let unread = unread(&pool, grounds, what);
+    assert!(unread.is_empty(), "{what}, then without {lost}: {unread:?}");
+}
+
 /// Goal: with a member away and a bad sector on another, what lies beside logged blocks is there
 /// after the recovery, and later on whichever member is lost. Method: each member is away; each
 /// page of the files is bad, where it or what the one that is away has of the same bytes is logged.
@@ -128,12 +138,7 @@ fn a_neighbour_of_logged_blocks_is_put_together_with_them() {
                 let devices = devices_of(images);
                 let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
                 finish(&pool, &what);
-                pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
-                drop(pool);
-                let left = reopened(&devices, &all_but(count, bad));
-                let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
-                let lost = unread(&pool, &grounds, &what);
-                assert!(lost.is_empty(), "{what}, then without {bad}: {lost:?}");
+                close_and_lose(pool, &devices, bad, (&grounds, &what));
             }
         }
     }
@@ -240,12 +245,7 @@ fn what_a_member_that_joins_has_is_there_after_the_recovery() {
                 finish(&pool, &what);
                 let lost = unread(&pool, &grounds, &what);
                 assert!(lost.is_empty(), "{what}: {lost:?}");
-                pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
-                drop(pool);
-                let left = reopened(&devices, &all_but(count, bad));
-                let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
-                let lost = unread(&pool, &grounds, &what);
-                assert!(lost.is_empty(), "{what}, then without {bad}: {lost:?}");
+                close_and_lose(pool, &devices, bad, (&grounds, &what));
             }
         }
     }
