@@ -32,11 +32,11 @@ pub use members::{MemberStatus, SpareStatus};
 pub use moving::{Move, MoveError, MoveHow, MoveStep, Pipe};
 pub use quotas::{QuotaAccount, QuotaInfo, QuotaLimitsChange, QuotaProgress};
 
-use self::start::{check_log_without_absent, go_on, recover, rest_of};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use self::start::{check_log_without_absent, go_on, recover, rest_of};
 use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 use format::geometry::{Geometry, GeometryError};
 use format::ids::{Lsn, PoolId};
