@@ -101,7 +101,7 @@ fn used(images: &[Image], which: &[usize], name: &str) -> Option<Devices> {
 /// Whether the newest epoch that a device has was not only begun.
 fn is_settled(image: &Image) -> bool {
     let device = &devices_of(vec![image.clone()])[0];
-    read_superblock(device.as_ref()).is_ok_and(|read| read.epoch == read.current.membership())
+    read_superblock(device.as_ref()).is_ok_and(|read| read.epoch() == read.current.membership())
 }
 
 /// Calls `judge` with what a power cut at each event of each change leaves.

@@ -188,8 +188,8 @@ fn what_cannot_be_a_spare_is_refused_and_a_removed_one_is_blank() {
     pool.close().expect("nothing fails");
     drop(pool);
     let alone = label_of(&devices[3]).expect("it has a label");
-    let (settled, epoch) = (alone.sequence, alone.membership());
-    let found = Found { name: "s".to_owned(), label: alone, settled, epoch, before: None };
+    let settled = alone.sequence;
+    let found = Found { name: "s".to_owned(), label: alone, settled, before: None };
     assert!(matches!(judge(&[found]), Err(MembersError::OnlySpares { .. })));
     let single = devices_of(vec![Image::blank(POOL_BYTES)]);
     let one: SharedDevice = single[0].clone();

@@ -145,8 +145,6 @@ pub struct Found {
     pub label: Superblock,
     /// See [`crate::pool::SuperblockReport::settled`].
     pub settled: u64,
-    /// See [`crate::pool::SuperblockReport::epoch`].
-    pub epoch: Membership,
     /// See [`crate::pool::SuperblockReport::before`].
     pub before: Option<Box<Superblock>>,
 }
@@ -155,8 +153,8 @@ impl Found {
     /// Returns what was `read` of the device called `name`.
     #[must_use]
     pub fn new(name: String, read: SuperblockReport) -> Found {
-        let SuperblockReport { current, settled, epoch, before, .. } = read;
-        Found { name, label: current, settled, epoch, before }
+        let SuperblockReport { current, settled, before, .. } = read;
+        Found { name, label: current, settled, before }
     }
 
     /// Returns it as it was before the update that was only begun.
@@ -165,16 +163,21 @@ impl Found {
         Found { label, before: None, ..self.clone() }
     }
 
+    /// See [`SuperblockReport::epoch`].
+    fn epoch(&self) -> Membership {
+        self.before.as_deref().unwrap_or(&self.label).membership()
+    }
+
     /// Returns the epoch by which the device is judged where `newest` is the newest label (MJ10).
     pub(crate) fn judged_by(&self, newest: &Superblock) -> Membership {
         let own = self.label.membership();
         let is_known = newest.memberships.contains(&own);
-        if is_known || planted::is(Planted::BegunEpochIsApart) { own } else { self.epoch }
+        if is_known || planted::is(Planted::BegunEpochIsApart) { own } else { self.epoch() }
     }
 
     /// See [`SuperblockReport::age`].
     fn age(&self) -> (u64, u64) {
-        (self.epoch.number, self.label.sequence)
+        (self.epoch().number, self.label.sequence)
     }
 }
 
@@ -266,8 +269,7 @@ fn begun_in_vain(found: &[Found], refused: &MembersError) -> Option<Superblock> 
         | MembersError::Apart { .. }
         | MembersError::OnlySpares { .. } => false,
     };
-    let of_members = found.iter().filter(|found| !found.label.is_of_spare());
-    let newest = of_members.max_by_key(|found| found.age());
+    let newest = newest_of(found).map(|(_, newest)| newest);
     let newest = newest.filter(|newest| is_short && newest.before.is_some())?;
     let label = &newest.label;
     let is_there = |id| found.iter().any(|found| found.label.device_id() == id);
@@ -288,11 +290,7 @@ fn begun_in_vain(found: &[Found], refused: &MembersError) -> Option<Superblock> 
 /// See [`MembersError`]. Nothing may be written then.
 pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
     let any = found.first().ok_or(MembersError::Nothing)?;
-    // MJ5.
-    let is_of_member =
-        |found: &Found| !found.label.is_of_spare() || planted::is(Planted::SpareBelieved);
-    let of_members = found.iter().enumerate().filter(|(_, found)| is_of_member(found));
-    let Some((newest, first)) = of_members.max_by_key(|(_, found)| found.age()) else {
+    let Some((newest, first)) = newest_of(found) else {
         return Err(MembersError::OnlySpares { device: any.name.clone() });
     };
     let table = &first.label.members;
@@ -355,6 +353,17 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
         check_group(layout, &own, table, &judged.slots)?;
     }
     Ok(judged)
+}
+
+/// Whether what the label says counts (MJ5).
+fn is_of_member(found: &Found) -> bool {
+    !found.label.is_of_spare() || planted::is(Planted::SpareBelieved)
+}
+
+/// Returns the newest of `found`, and its number; `None`: there are but spares.
+fn newest_of(found: &[Found]) -> Option<(usize, &Found)> {
+    let of_members = found.iter().enumerate().filter(|(_, found)| is_of_member(found));
+    of_members.max_by_key(|(_, found)| found.age())
 }
 
 /// Returns for each slot the newest settled label of its disk group: members of one that is added

@@ -42,20 +42,23 @@ pub struct SuperblockReport {
     /// The newest update, by its sequence, that all members have that got it: a copy of its second
     /// step is here.
     pub settled: u64,
-    /// The newest epoch of membership in which anything may have been acknowledged with the device:
-    /// an update of it may have come to its end there.
-    pub epoch: Membership,
-    /// The label before `current`, of the same epoch as `epoch`, where the update to `current` was
-    /// only begun.
+    /// The label before `current`, where the update to that was only begun.
     pub before: Option<Box<Superblock>>,
 }
 
 impl SuperblockReport {
+    /// Returns the newest epoch of membership in which anything may have been acknowledged with the
+    /// device: an update of it may have come to its end there.
+    #[must_use]
+    pub fn epoch(&self) -> Membership {
+        self.before.as_deref().unwrap_or(&self.current).membership()
+    }
+
     /// Returns by what the newest of several labels is known: an epoch that was only begun decides
     /// less than one in which something may have been acknowledged.
     #[must_use]
     pub fn age(&self) -> (u64, u64) {
-        (self.epoch.number, self.current.sequence)
+        (self.epoch().number, self.current.sequence)
     }
 }
 
@@ -163,8 +166,8 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
         copies.push(decoded);
     }
     let Some(current) = copies.iter().flatten().max_by_key(|label| label.sequence).cloned() else {
-        let errors: Vec<_> = copies.into_iter().map(Result::err).collect();
-        return Err(PoolError::Superblock { device: name, cause: most_telling(&errors) });
+        let copies: Vec<_> = copies.into_iter().map(Result::err).collect();
+        return Err(PoolError::Superblock { device: name, cause: most_telling(&copies) });
     };
     let before = before_begun(&current, &copies).cloned().map(Box::new);
     let copies: Vec<_> = copies.into_iter().map(Result::err).collect();
@@ -181,11 +184,7 @@ pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolErro
             expected_bytes: current.own_bytes(),
         });
     }
-    let epoch = match &before {
-        Some(before) => before.membership(),
-        None => current.membership(),
-    };
-    Ok(SuperblockReport { current, copies, settled, epoch, before })
+    Ok(SuperblockReport { current, copies, settled, before })
 }
 
 /// Returns the label that a device had before the update to `current`, where that was only begun.

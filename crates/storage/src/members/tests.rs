@@ -51,7 +51,6 @@ fn pool(width: u8) -> Vec<Found> {
             name: format!("d{slot}"),
             label: Superblock { device_index: slot, ..label.clone() },
             settled: label.sequence,
-            epoch: label.membership(),
             before: None,
         })
         .collect()
@@ -62,7 +61,6 @@ fn leave_behind(found: &mut Found, slot: usize, state: MemberState) {
     found.label.members[slot].state = state;
     found.label.add_membership();
     found.label.sequence += 1;
-    found.epoch = found.label.membership();
 }
 
 #[test]
@@ -149,7 +147,6 @@ fn halves_that_were_opened_apart_are_refused_by_name() {
         assert!(text.contains("d0") && text.contains("d1"), "{text}");
         // One half goes on for longer: its history does not hold that of the other either.
         found[0].label.add_membership();
-        found[0].epoch = found[0].label.membership();
     }
 }
 
@@ -208,8 +205,7 @@ fn a_spare_is_found_by_its_id_and_its_label_decides_nothing() {
     let mut label = Superblock { device_index: 4, ..found[0].label.clone() };
     label.sequence += 1000;
     let settled = label.sequence;
-    let epoch = label.membership();
-    found.push(Found { name: "s1".to_owned(), label, settled, epoch, before: None });
+    found.push(Found { name: "s1".to_owned(), label, settled, before: None });
     for _ in 0..40 {
         leave_behind(&mut found[0], 2, MemberState::Failed);
     }
@@ -250,7 +246,7 @@ fn one_that_only_began_an_epoch_has_missed_what_others_did_since() {
     found[1].settled = found[1].label.sequence;
     let error = judge(&found).expect_err("both may have answered somebody");
     assert!(matches!(error, MembersError::Apart { .. }), "{error}");
-    found[0].epoch = Membership::FIRST;
+    found[0].before = Some(Box::new(pool(2).swap_remove(0).label));
     let judged = judge(&found).expect("one has begun epochs, and answered nobody");
     assert_eq!(judged.newest, 1);
     assert_eq!(judged.slots, [Slot::Stale(0), Slot::Current(1)]);
@@ -269,7 +265,6 @@ fn a_label_that_was_only_begun_refuses_nothing_that_others_cannot_have() {
     found.iter_mut().for_each(|it| it.label.layout = Layout::Raid5 { unit_shift: 14 });
     found[1].before = Some(Box::new(found[1].label.clone()));
     leave_behind(&mut found[1], 2, MemberState::Missing);
-    found[1].epoch = Membership::FIRST;
     let believed = believe(&found[1..], false).expect("two of three have all");
     assert_eq!(believed.judged.slots, [Slot::Absent, Slot::Current(0), Slot::Current(1)]);
     assert_eq!(believed.label.membership(), Membership::FIRST);
@@ -283,7 +278,6 @@ fn a_label_that_was_only_begun_refuses_nothing_that_others_cannot_have() {
     let mut found = pool(4);
     found[1].before = before.map(|_| Box::new(found[1].label.clone()));
     leave_behind(&mut found[1], 3, MemberState::Missing);
-    found[1].epoch = Membership::FIRST;
     let [_, second, _, fourth] = &found[..] else { unreachable!("there are four") };
     let error = believe(&[second.clone(), fourth.clone()], false).expect_err("two went on");
     assert!(matches!(error, MembersError::TooFew { .. }), "{error}");
@@ -304,7 +298,6 @@ fn strangers_copies_and_replaced_members_are_refused() {
     let mut replaced = pool(2);
     replaced[0].label.members[1].id = [7; 16];
     replaced[0].label.add_membership();
-    replaced[0].epoch = replaced[0].label.membership();
     let device = "d1".to_owned();
     assert_eq!(judge(&replaced), Err(MembersError::Replaced { device }));
     assert_eq!(judge(&[]), Err(MembersError::Nothing));

@@ -135,14 +135,9 @@ impl Volume {
         found: &Found,
         device: &SharedDevice,
     ) -> Result<usize, ReturnError> {
-        let (settled, epoch) = (label.sequence, label.membership());
-        let pool = Found {
-            name: self.name().to_owned(),
-            label: label.clone(),
-            settled,
-            epoch,
-            before: None,
-        };
+        let settled = label.sequence;
+        let pool =
+            Found { name: self.name().to_owned(), label: label.clone(), settled, before: None };
         let slot = judge_return(&pool, found)?;
         self.check_fits(label, slot, device)?;
         if let Some(slot) = slots.iter().position(|slot| slot.state == MemberState::Joining) {
