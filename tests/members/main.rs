@@ -37,6 +37,7 @@ mod round_robin;
 mod round_robin_changes;
 mod scrub;
 mod scrub_cut;
+mod scrub_lives;
 mod set;
 mod skeleton;
 mod spares;

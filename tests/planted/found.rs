@@ -447,6 +447,21 @@ pub(crate) const FOUND: &[Row] = &[
     ("OldEndLeft", "members", "longer::a_device_that_is_cut_again_is_refused"),
     ("LostPageIsUnused", "members", "scrub::a_page_of_metadata_that_nobody_gives_is_told"),
     (
+        "EarlierLifeBelieved",
+        "members",
+        "scrub_lives::what_segments_held_before_is_no_damage_of_a_raid5",
+    ),
+    (
+        "UnwrittenRowsMended",
+        "members",
+        "scrub_lives::what_segments_held_before_is_no_damage_of_a_raid5",
+    ),
+    (
+        "MetadataKeepsIncarnation",
+        "engine",
+        "alloc::pin::tests::a_segment_that_comes_to_hold_pages_begins_another_life",
+    ),
+    (
         "LaneOfOlderLabel",
         "members",
         "round_robin_changes::labels_that_change_while_a_device_comes_are_in_nobodys_way",

@@ -194,6 +194,10 @@ bugs! {
     GrownUnwiped: "What lies where descriptors of a pool that grows will be is left there.",
     OldEndLeft: "Copies of the superblock stay where a device ended before it was longer.",
     LostPageIsUnused: "A scrub takes a page of metadata that no device gives for one of nobody.",
+    EarlierLifeBelieved:
+        "A scrub takes what lies where no page is in use, or none is home yet, for a page.",
+    UnwrittenRowsMended: "A scrub makes parity match rows that nothing was written to since.",
+    MetadataKeepsIncarnation: "A segment that comes to hold pages keeps the epoch of its data.",
     LaneOfOlderLabel: "A device that comes to a round-robin has an older label than its others.",
     JournalNotCopied: "The journal moves to other devices without what a recovery needs of it.",
     LostLabelledFirst:

@@ -150,11 +150,19 @@ impl Group {
         Some(from + narrow(wide(found)))
     }
 
-    /// `segment` of this group, which is group `number`, holds pages from now on.
-    pub(super) fn become_metadata(&mut self, (number, segment): (u32, u32), geometry: &Geometry) {
+    /// `segment` of this group, which is group `number`, holds pages from epoch `incarnation` on.
+    pub(super) fn become_metadata(
+        &mut self,
+        (number, segment): (u32, u32),
+        incarnation: Epoch,
+        geometry: &Geometry,
+    ) {
         let entry = &mut self.segments[index(segment)];
         assert!(entry.is_free(), "G3: a segment changes its kind only while it is empty");
         entry.kind = SegmentKind::Metadata;
+        if !planted::is(Planted::MetadataKeepsIncarnation) {
+            (entry.incarnation, entry.filled) = (incarnation, 0);
+        }
         entry.pages = empty_pages(geometry, number);
         self.free_pages += clear_bits(&entry.pages);
         self.free_count -= 1;

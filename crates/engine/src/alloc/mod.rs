@@ -441,11 +441,12 @@ impl Allocator {
         let Some(segment) = group.lowest_free() else { return Ok(None) };
         // In a transaction of its own, so that it stands even if the caller's is given up.
         let mut tx = self.journal.begin_unreserved();
+        let incarnation = tx.epoch;
         let was_free = group.segments[index(segment)].kind == SegmentKind::Free;
         let usage = SegmentUsage {
             kind: SegmentKind::Metadata,
-            incarnation: tx.epoch,
-            newest: tx.epoch,
+            incarnation,
+            newest: incarnation,
             ..SegmentUsage::FREE
         };
         let buffer = self.usage_buffer(number, segment)?;
@@ -455,7 +456,7 @@ impl Allocator {
             tx.add_u32(&group.descriptor, DESCRIPTOR_SEGMENTS_USED_OFFSET, 1);
         }
         self.journal.end(tx);
-        group.become_metadata((number, segment), self.geometry());
+        group.become_metadata((number, segment), incarnation, self.geometry());
         Ok(Some(segment))
     }
 

@@ -2,12 +2,14 @@
 //!
 //! Not here: who keeps writers from it meanwhile (`storage::volume`).
 
+use format::bitmap::{self, BITS_PER_PAGE};
 use format::group::SegmentKind;
 use format::ids::{Epoch, Place};
 use runtime::planted::{self, Planted};
 use storage::device::Redundancy;
 
 use super::{Allocator, Extent, SegmentId};
+use crate::buffer::page_of;
 use crate::convert::index;
 use crate::error::FsResult;
 
@@ -18,8 +20,10 @@ pub(crate) struct Pin<'a> {
     pub(crate) id: SegmentId,
     /// How what lies there is kept.
     pub(crate) kept: Redundancy,
-    /// Epoch in which it was opened.
+    /// Epoch in which it was opened, or came to hold pages.
     pub(crate) incarnation: Epoch,
+    /// Fragments that were written since: what lies behind them is of an earlier life.
+    pub(crate) filled: u32,
 }
 
 impl Allocator {
@@ -42,7 +46,8 @@ impl Allocator {
         }
         let kept = kept_as(segment.kind);
         segment.pins += 1;
-        Ok(Some(Pin { alloc: self, id, kept, incarnation: segment.incarnation }))
+        let (incarnation, filled) = (segment.incarnation, segment.filled);
+        Ok(Some(Pin { alloc: self, id, kept, incarnation, filled }))
     }
 
     /// Pins a free segment in one of the groups that `is_wanted` says, not among their first
@@ -71,7 +76,8 @@ impl Allocator {
             segment.pins += 1;
             group.free_count -= 1;
             let (id, kept) = (SegmentId { group: number, segment: free }, Redundancy::Parity);
-            return Ok(Some(Pin { alloc: self, id, kept, incarnation: segment.incarnation }));
+            let (incarnation, filled) = (segment.incarnation, segment.filled);
+            return Ok(Some(Pin { alloc: self, id, kept, incarnation, filled }));
         }
         Ok(None)
     }
@@ -91,16 +97,31 @@ impl Allocator {
         Some(Some(kept_as(segment.kind)))
     }
 
-    /// Whether the page at `place`, in a metadata segment of a loaded group, is in use and nobody
-    /// could make it anew: of the front of a group descriptor, maps and usage.
-    pub(crate) fn is_page_used(&self, place: Place) -> bool {
-        let geometry = self.geometry();
-        if place.fragment() < geometry.front_fragments(place.group()) {
-            return self.pages_to_load(place.group()).contains(&place);
+    /// Whether `place` lies among the pages that a group begins with.
+    pub(crate) fn is_in_front(&self, place: Place) -> bool {
+        place.fragment() < self.geometry().front_fragments(place.group())
+    }
+
+    /// Whether the page at `place`, in a metadata segment, is in use now: a page that was freed is
+    /// not, though its place is given to no other before the next checkpoint. Of the pages that a
+    /// group begins with those are that could not be made anew: descriptor, maps and usage.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the maps of its group.
+    pub(crate) fn is_page_used(&self, place: Place) -> FsResult<bool> {
+        if self.is_in_front(place) {
+            return Ok(self.pages_to_load(place.group()).contains(&place));
         }
-        let state = self.state.lock();
+        let geometry = self.geometry();
         let extent = Extent { place, fragments: geometry.page_fragments() };
-        state.groups.get(&place.group()).is_some_and(|group| group.has_given(extent, geometry))
+        let state = self.state.lock();
+        let group = state.groups.get(&place.group());
+        if !group.is_some_and(|group| group.has_given(extent, geometry)) {
+            return Ok(false);
+        }
+        let map = self.free_map_buffer(place.group(), place.fragment() / BITS_PER_PAGE)?.bytes();
+        Ok(bitmap::is_set(page_of(&map), place.fragment() % BITS_PER_PAGE))
     }
 }
 
@@ -135,6 +156,53 @@ mod tests {
     use crate::{CreateOptions, OpenOptions, Pool};
 
     const POOL_BYTES: u64 = 24 << 20;
+
+    /// Goal: a segment that had data and holds pages now is of the epoch in which it came to hold
+    /// them, before and after its pool is opened anew: by that its pages are told from older ones.
+    #[test]
+    fn a_segment_that_comes_to_hold_pages_begins_another_life() {
+        let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+        let create = CreateOptions::new(POOL_BYTES, [5; 64]);
+        Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
+        let opened = || {
+            let device = SharedDevice::clone(&device);
+            let pool = Pool::open(device, Arc::new(ManualClock::new()), OpenOptions::default());
+            pool.expect("it was closed")
+        };
+        let pool = opened();
+        let (caller, root) = (Caller::root(), pool.root());
+        let make = |pool: &Pool, name: &[u8]| {
+            let new = NewInode::new(FileKind::Regular, 0o644);
+            pool.create(&caller, root, name, new, None).expect("there is room").ino
+        };
+        let ino = make(&pool, b"f");
+        pool.write(&caller, ino, 0, &vec![7; 12 << 20]).expect("there is room");
+        pool.fsync(&caller, ino, false).expect("nothing fails");
+        pool.unlink(&caller, root, b"f", None).expect("it is there");
+        pool.forget(ino, 1);
+        for _ in 0..4 {
+            pool.tick().expect("nothing fails");
+            pool.checkpoint().expect("nothing fails");
+        }
+        for number in 0..2000 {
+            make(&pool, format!("{number}{}", "x".repeat(200)).as_bytes());
+        }
+        let lives = |pool: &Pool| {
+            let alloc = &pool.core().store.alloc;
+            let pin = |segment| {
+                let id = crate::alloc::SegmentId { group: 0, segment };
+                let pin = alloc.pin(id).expect("the maps are whole")?;
+                (pin.kept == storage::device::Redundancy::Copies).then_some(pin.incarnation)
+            };
+            let segments = alloc.geometry().segments_of(0);
+            (0..segments).map(pin).collect::<Vec<_>>()
+        };
+        let before = lives(&pool);
+        assert!(before.iter().flatten().count() > 1, "{before:?}");
+        pool.close().expect("nothing fails");
+        drop(pool);
+        assert_eq!(before, lives(&opened()));
+    }
 
     /// G6: a segment that empties while it is pinned is given to nobody, and is free when the pin
     /// goes.

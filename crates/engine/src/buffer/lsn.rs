@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::defect::DefectCode;
-use format::ids::Place;
+use format::ids::{Epoch, Place};
 use format::lsn_page::{LsnEntry, Verdict, compare};
-use format::page::{PageError, PageKind, page_lsn};
+use format::page::{PageError, PageHeader, PageKind, page_lsn};
 use runtime::planted::{self, Planted};
 
 use super::{Buffer, Cache, corrupt, page_of};
@@ -131,6 +131,25 @@ impl Cache {
         let (page, found) = (page.bytes(), page_lsn(page_of(bytes)));
         listed.entry.listed(page_of(&page)).is_some()
             && compare(&listed.entry, page_of(&page), found) == Verdict::Current
+    }
+
+    /// Whether `bytes`, a copy of the page in use at `place` that is not newer in memory, can be of
+    /// this life of its segment, which began in epoch `incarnation`. What is in use and home was
+    /// listed when it went there: a page that moved has its birth from before.
+    pub(crate) fn is_of_this_life(
+        &self,
+        place: Place,
+        bytes: &AlignedBuffer,
+        incarnation: Epoch,
+    ) -> bool {
+        let page = page_of(bytes);
+        let Ok(header) = PageHeader::decode(page, self.pool_id, place) else { return false };
+        // In a segment for pages there is none.
+        if header.kind == PageKind::Summary {
+            return false;
+        }
+        let Some(listed) = self.listed(place).filter(Listed::is_trusted) else { return true };
+        header.birth >= incarnation || self.is_listed(bytes, &listed)
     }
 
     fn is_distrusted(&self, lsn_page: Place) -> bool {

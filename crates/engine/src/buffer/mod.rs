@@ -224,6 +224,15 @@ impl Cache {
         self.find(place).is_some()
     }
 
+    /// Whether the page at `place` is in memory and what of it is at home, if anything is, is
+    /// older: a checkpoint is to take it there.
+    pub(crate) fn is_newer_in_memory(&self, place: Place) -> bool {
+        let Some(buffer) = self.find(place) else { return false };
+        let page = buffer.state.lock();
+        // One that is being made is not dirty yet, and has no header.
+        page.first_lsn.is_some() || PageHeader::parse(page_of(&page.bytes)).is_none()
+    }
+
     fn find(&self, place: Place) -> Option<Arc<Buffer>> {
         self.shard(place).lock().find(place).map(Arc::clone)
     }

@@ -237,7 +237,9 @@ impl Rebuild {
     fn tell_lost(&self, core: &Core, lost: &Lost) {
         for &offset in &lost.pages {
             let place = core.store.geometry().place_at(offset);
-            if place.is_none_or(|place| core.store.alloc.is_page_used(place)) {
+            // Where its maps cannot be read it may be.
+            let is_used = |place| core.store.alloc.is_page_used(place).unwrap_or(true);
+            if place.is_none_or(is_used) {
                 let what = place.map_or_else(
                     || format!("bytes {offset} to {} of the pool", offset + 4095),
                     |place| format!("the page of metadata at {place}"),

@@ -5,7 +5,9 @@
 //! alike. Of each page that is not the same everywhere, what lies there says which copy is right:
 //!
 //! 1. In a metadata segment, and in the group table: the page that verifies at this place, and is
-//!    the one that went home last.
+//!    the one that went home last. Of a segment only what the free map has in use now, is home as
+//!    it is in memory, and was made in this life of the segment: pages and summaries of an earlier
+//!    one lie where nothing was written since, and verify.
 //! 2. In a data segment: the block that the summaries of its incarnation list there, by its
 //!    checksum; and a summary itself, by its own. Summaries of an earlier life of the segment lie
 //!    where nothing was written since, and births do not tell them apart: who moves keeps his.
@@ -400,7 +402,7 @@ impl Scrub {
         let mut who = None;
         let healed = match segment {
             Some(segment) if segment.pin.kept == Redundancy::Copies => {
-                self.mend_page(core, place);
+                self.mend_page(core, place, segment.pin.incarnation);
                 return Ok(());
             }
             Some(segment) => mend_data(core, place, segment, &mut who)?,
@@ -412,15 +414,31 @@ impl Scrub {
         Ok(())
     }
 
-    /// Repairs a page of metadata that has copies.
-    fn mend_page(&self, core: &Core, place: Place) {
-        let what = || format!("the page of metadata at {place}");
-        let healed = core.store.cache.mend(place);
-        // One that is in use and was never home is in memory.
-        let is_needed =
-            || core.store.alloc.is_page_used(place) && !core.store.cache.is_in_memory(place);
-        if healed.is_some() || !is_needed() || planted::is(Planted::LostPageIsUnused) {
-            self.counts.count(healed.as_ref(), || what().into());
+    /// Repairs a page of metadata that has copies, in a segment that has been one for pages since
+    /// epoch `incarnation`.
+    fn mend_page(&self, core: &Core, place: Place, incarnation: Epoch) {
+        let what = || format!("the page of metadata at {place}").into();
+        let known = look_at_page(core, place, incarnation);
+        let healed = match known {
+            Ok(AtHome::Nothing) if !planted::is(Planted::EarlierLifeBelieved) => {
+                self.counts.count(None, what);
+                return;
+            }
+            Ok(AtHome::Nothing | AtHome::Page) => core.store.cache.mend(place),
+            Ok(AtHome::Lost) => None,
+            Err(error) => {
+                self.counts.lose(format!("the page of metadata at {place}: {error}"));
+                return;
+            }
+        };
+        // It may have been freed, or changed, since it was looked at.
+        let is_whole = healed.as_ref().is_some_and(|healed| healed.bytes.is_some());
+        let is_needed = || {
+            let is_used = core.store.alloc.is_page_used(place);
+            is_used.unwrap_or(true) && !core.store.cache.is_in_memory(place)
+        };
+        if is_whole || planted::is(Planted::LostPageIsUnused) || !is_needed() {
+            self.counts.count(healed.as_ref().filter(|_| is_whole), what);
             return;
         }
         let read = |copy| core.store.volume.read_copy(copy, Purpose::Home, place, PAGE_BYTES);
@@ -429,6 +447,34 @@ impl Scrub {
             None => self.counts.lose(what()),
         }
     }
+}
+
+/// What the copies of a page of metadata are to its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AtHome {
+    /// Nothing: the place is not in use, or what it holds has not gone home yet.
+    Nothing,
+    /// One of them may be the page.
+    Page,
+    /// The page should be there, and none of them is of this life of the segment.
+    Lost,
+}
+
+/// Looks at the copies of the page at `place`, in a segment that has been one for pages since epoch
+/// `incarnation`. A copy of an earlier life of the segment verifies as one of this life does.
+fn look_at_page(core: &Core, place: Place, incarnation: Epoch) -> FsResult<AtHome> {
+    let (alloc, cache, volume) = (&core.store.alloc, &core.store.cache, &core.store.volume);
+    let is_in_front = alloc.is_in_front(place);
+    if !is_in_front && !alloc.is_page_used(place)? || cache.is_newer_in_memory(place) {
+        return Ok(AtHome::Nothing);
+    }
+    if is_in_front {
+        return Ok(AtHome::Page);
+    }
+    let read = |copy| volume.read_copy(copy, Purpose::Home, place, PAGE_BYTES);
+    let mut copies = (0..).map_while(read).filter_map(Result::ok);
+    let is_there = copies.any(|copy| cache.is_of_this_life(place, &copy, incarnation));
+    Ok(if is_there { AtHome::Page } else { AtHome::Lost })
 }
 
 /// Repairs the page at `place` of a data segment; `None`: nothing uses it. `who` becomes the path

@@ -9,6 +9,8 @@
 //!    nobody has it, it is dead.
 //! 3. Rows that do not agree get a new parity, with all rows that blocks tie them to, if every
 //!    block in them that somebody has verifies. Else parity is all that is left of what is bad.
+//!    Where nothing was written in this life of the segment rows are of an earlier one, which had
+//!    pages: they stay, and the write that comes there makes them whole.
 //!
 //! In a metadata segment both copies of each page are held against each other, as in a mirror.
 
@@ -40,6 +42,8 @@ struct Rows<'a> {
     blocks: &'a [Listed],
     /// Of those the ones that are lost: by where they lie.
     lost: &'a BTreeSet<usize>,
+    /// Where what was written in this life of the segment ends, as a byte of it.
+    filled: usize,
 }
 
 impl Rows<'_> {
@@ -63,6 +67,13 @@ impl Rows<'_> {
         }
     }
 
+    /// Whether rows are of an earlier life of the segment: nothing was written there since.
+    fn are_unwritten(&self, range: &Range<usize>) -> bool {
+        range.start >= self.filled
+            && self.blocks_in(range).next().is_none()
+            && !planted::is(Planted::UnwrittenRowsMended)
+    }
+
     fn blocks_in(&self, range: &Range<usize>) -> impl Iterator<Item = &Listed> {
         let range = range.clone();
         let overlaps =
@@ -82,17 +93,17 @@ impl Scrub {
         self.counts.differing.fetch_add(wide(compared.differing.len()), Ordering::Relaxed);
         match pin.kept {
             Redundancy::Copies => {
-                self.mend_pages(core, &compared.differing);
+                self.mend_pages(core, pin, &compared.differing);
                 Ok(())
             }
             Redundancy::Parity => self.mend_rows(core, pin, compared),
         }
     }
 
-    fn mend_pages(&self, core: &Core, differing: &[u64]) {
+    fn mend_pages(&self, core: &Core, pin: &Pin<'_>, differing: &[u64]) {
         for &offset in differing {
             let Some(place) = core.store.geometry().place_at(offset) else { continue };
-            self.mend_page(core, place);
+            self.mend_page(core, place, pin.incarnation);
         }
     }
 
@@ -114,7 +125,8 @@ impl Scrub {
         }
         blocks.retain(|block| !dead.contains(&block.range.start));
         let group = pin.id.group;
-        let rows = Rows { start: first, geometry, group, blocks: &blocks, lost: &lost };
+        let filled = index_wide(u64::from(pin.filled) << geometry.fragment_shift);
+        let rows = Rows { start: first, geometry, group, blocks: &blocks, lost: &lost, filled };
         self.mend_parities(core, &rows, &differing)
     }
 
@@ -182,6 +194,11 @@ impl Scrub {
                 continue;
             }
             let Some(range) = rows.tied_to(at) else { continue };
+            if rows.are_unwritten(&range) {
+                done = range.end;
+                self.counts.unused.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
             let are_good = |bytes: &[u8]| {
                 rows.blocks_in(&range).all(|block| {
                     let at = block.range.start - range.start..block.range.end - range.start;
