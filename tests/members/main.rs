@@ -41,6 +41,7 @@ mod scrub_lives;
 mod set;
 mod skeleton;
 mod spares;
+mod stale;
 mod stripe;
 mod torture;
 mod unread;

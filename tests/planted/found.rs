@@ -33,6 +33,14 @@ pub(crate) const FOUND: &[Row] = &[
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
     ("LsnNotCompared", "fault", "stale::a_page_that_is_stale_is_told_and_destroys_nothing"),
+    ("FirstCopyTaken", "members", "stale::what_a_member_never_stored_is_taken_from_the_others"),
+    ("OlderCopyLeft", "members", "stale::what_a_member_never_stored_is_taken_from_the_others"),
+    ("LsnAboveEndTaken", "members", "stale::a_copy_above_the_end_of_the_log_is_damage"),
+    (
+        "RecoveryTakesFirstLsnPage",
+        "members",
+        "stale::what_a_member_never_stored_is_taken_from_the_others",
+    ),
     (
         "TailPastDirtyPages",
         "sim",

@@ -120,6 +120,11 @@ impl Reader {
         let Some(page) = self.lsn_page(&entry) else { return Ok(()) };
         match compare(&entry, &page, header.lsn) {
             Verdict::Current => Ok(()),
+            // Nothing can be home above the end of the log.
+            Verdict::LsnPageStale if header.lsn > self.log_end => {
+                let listed = entry.listed(&page).unwrap_or(0);
+                Err(PageError::LostWrite { place: header.place, found: header.lsn, listed })
+            }
             Verdict::LsnPageStale => {
                 self.lsn_pages.stale().insert(entry.page);
                 Ok(())
@@ -131,16 +136,24 @@ impl Reader {
         }
     }
 
-    /// Returns an LSN page; `None` if it can't be used.
+    /// Whether an LSN page says which page of a place is right.
+    pub(crate) fn is_told(&self, place: Place) -> bool {
+        let Some(entry) = self.geometry.lsn_entry(place) else { return false };
+        self.lsn_page(&entry).is_some_and(|page| entry.listed(&page).is_some())
+    }
+
+    /// Returns an LSN page, of several copies the newest; `None` if it can't be used.
     pub(crate) fn lsn_page(&self, entry: &LsnEntry) -> LsnPage {
         if let Some(page) = self.lsn_pages.kept().get(&entry.page) {
             return page.clone();
         }
-        let read = self.read_raw_page(entry.page).ok().filter(|bytes| {
+        let is_page = |bytes: &PageBytes| {
             let header = PageHeader::decode(bytes, self.pool_id, entry.page);
             header.is_ok_and(|header| header.expect(PageKind::LsnPage, entry.owner()).is_ok())
-        });
-        let page: LsnPage = read.map(Arc::from);
+        };
+        let newest = self.newest_copy(entry.page, &is_page);
+        let read = || self.read_raw_page(entry.page).ok().filter(|bytes| is_page(bytes));
+        let page: LsnPage = newest.or_else(read).map(Arc::from);
         self.lsn_pages.keep(entry.page, page.clone());
         page
     }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::defect::{DefectCode, FoundDefect};
 use format::geometry::Geometry;
-use format::ids::{Place, PoolId};
-use format::page::{PAGE_BYTES, PageBytes, PageError, PageHeader, PageKind, PageOwner};
+use format::ids::{Lsn, Place, PoolId};
+use format::page::{PAGE_BYTES, PageBytes, PageError, PageHeader, PageKind, PageOwner, page_lsn};
 use storage::device::{
     AlignedBuffer, DeviceError, IO_ALIGN_BYTES, Purpose, SharedBytes, SharedDevice, Ticket,
 };
@@ -74,6 +74,8 @@ pub struct Reader {
     /// Pages that the log changes: each must verify after the replay.
     pub(crate) logged: BTreeSet<Place>,
     pub(crate) lsn_pages: LsnPages,
+    /// Where the log ends: of several copies of a page none of a higher LSN is believed.
+    pub(crate) log_end: Lsn,
     /// Where everything lies.
     pub geometry: Geometry,
     /// The pool whose pages these are.
@@ -133,8 +135,18 @@ impl Reader {
         let (overlay, lsn_pages) = (Overlay::default(), LsnPages::default());
         let volume = Volume::new(device, geometry.clone());
         let (logged, from_copies) = (BTreeSet::new(), AtomicU64::new(0));
-        let fixed = None;
-        Reader { volume, overlay, fixed, from_copies, logged, lsn_pages, geometry, pool_id }
+        let (fixed, log_end) = (None, Lsn(u64::MAX));
+        Reader {
+            volume,
+            overlay,
+            fixed,
+            from_copies,
+            logged,
+            lsn_pages,
+            log_end,
+            geometry,
+            pool_id,
+        }
     }
 
     /// Returns how large the device is; the pool may be smaller.
@@ -306,18 +318,45 @@ impl Reader {
         self.verified(wanted, bytes)
     }
 
-    /// Returns `bytes` if they are the page that is wanted, else what another copy has that is.
+    /// Returns `bytes` if they are the page that is wanted and its LSN page says so, else the copy
+    /// that a mount would take.
     pub(crate) fn verified(
         &self,
         wanted: &PageWanted,
         bytes: Box<PageBytes>,
     ) -> Result<Box<PageBytes>, ReadError> {
-        let Err(error) = self.verify(wanted, &bytes) else { return Ok(bytes) };
-        let is_it = |bytes: &[u8]| {
-            bytes.first_chunk().is_some_and(|page| self.verify(wanted, page).is_ok())
+        let found = self.verify(wanted, &bytes);
+        if found.is_ok() && (!self.has_copies() || self.is_told(wanted.place)) {
+            return Ok(bytes);
+        }
+        let is_page = |page: &PageBytes| self.expect(wanted, page).is_ok();
+        let newest = self.newest_copy(wanted.place, &is_page);
+        let newest = newest.filter(|page| self.verify(wanted, page).is_ok());
+        let Some(newest) = newest else { return found.map(|()| bytes) };
+        if newest != bytes {
+            self.count_from_copy();
+        }
+        Ok(newest)
+    }
+
+    /// Returns the copy of the page at `place` with the highest LSN that is not above the end of
+    /// the log, of those that `is_page` accepts; `None`: there is none, or only one device, or a
+    /// replay has written there.
+    pub(crate) fn newest_copy(
+        &self,
+        place: Place,
+        is_page: &dyn Fn(&PageBytes) -> bool,
+    ) -> Option<Box<PageBytes>> {
+        if !self.has_copies() || self.is_replayed(place) {
+            return None;
+        }
+        let copies = (0..).map_while(|copy| self.page_of_copy(copy, place)).filter_map(Result::ok);
+        let is_right = |page: &PageBytes| is_page(page) && page_lsn(page) <= self.log_end;
+        // Of equals the first.
+        let newer = |one: Box<PageBytes>, other: Box<PageBytes>| {
+            if page_lsn(&other) > page_lsn(&one) { other } else { one }
         };
-        let copy = self.other_copy(Purpose::Check, (wanted.place, PAGE_BYTES), &is_it);
-        copy.map(|copy| boxed(&copy)).ok_or(error)
+        copies.filter(|page| is_right(page)).reduce(newer)
     }
 
     /// Returns the bytes at `place` that verify, as a mount would find them in other copies or put
@@ -378,10 +417,16 @@ impl Reader {
 
     /// Verifies that `bytes` are the page that is wanted.
     pub(crate) fn verify(&self, wanted: &PageWanted, bytes: &PageBytes) -> Result<(), ReadError> {
-        let header = PageHeader::decode(bytes, self.pool_id, wanted.place)?;
-        header.expect(wanted.kind, wanted.owner.unwrap_or(header.owner))?;
+        let header = self.expect(wanted, bytes)?;
         self.compare_lsn(&header)?;
         Ok(())
+    }
+
+    /// Returns the header of `bytes` if they are the page that is wanted, however old.
+    fn expect(&self, wanted: &PageWanted, bytes: &PageBytes) -> Result<PageHeader, PageError> {
+        let header = PageHeader::decode(bytes, self.pool_id, wanted.place)?;
+        header.expect(wanted.kind, wanted.owner.unwrap_or(header.owner))?;
+        Ok(header)
     }
 
     /// Puts `bytes` over what the device holds from `offset` on. Only a unit that they do not cover

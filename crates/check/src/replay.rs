@@ -173,6 +173,9 @@ impl<'run> Replay<'run> {
 impl Replay<'_> {
     fn run(&mut self) -> Result<(), Lost> {
         let log = copies::find(self.reader, &mut self.report.notes)?;
+        if log.lost.is_none() {
+            self.reader.log_end = log.end;
+        }
         if log.passed_over > 0 {
             self.report.notes.push(format!(
                 "{} pages of the journal can't be read; the log is not in them, and is written \

@@ -35,7 +35,13 @@ bugs! {
         "Pages between which content moved go home without the double-write area (K2).",
     LsnsNotListed: "A checkpoint does not list the LSNs of the pages that it takes home (LP2).",
     RecoveredLsnsNotListed: "Recovery does not list the LSNs of the pages that it takes home.",
+    RecoveryTakesFirstLsnPage:
+        "Recovery lists LSNs in the LSN page of the first copy, not of the newest (CY1).",
     LsnNotCompared: "A page is used though another was the last to go home.",
+    FirstCopyTaken:
+        "Of copies of a page the first that verifies is believed, not the newest (CY1).",
+    OlderCopyLeft: "A repair leaves copies of a page that verify, however old they are (CY2).",
+    LsnAboveEndTaken: "A copy whose LSN is above the end of the log is believed (CY1).",
     TailPastDirtyPages: "The tail of the log moves past records of pages that are not home.",
     TailPastLogData: "The tail of the log moves past inline log data that is not in its segment.",
     UndoForgotten: "Recovery leaves the changes of classes without a commit.",

@@ -338,6 +338,12 @@ impl Volume {
         self.composite().is_none_or(agree)
     }
 
+    /// Whether what lies in groups may be read in several ways ([`Volume::read_copy`]).
+    #[must_use]
+    pub fn has_copies(&self) -> bool {
+        self.below().is_some() || self.composite().is_some()
+    }
+
     /// Reads `length_bytes` from `place` as copy number `copy` has them, of those that may be read;
     /// `None`: there is no such copy, or only one device.
     #[must_use]

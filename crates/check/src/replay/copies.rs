@@ -10,7 +10,7 @@ use format::ids::Place;
 use format::page::PageHeader;
 use storage::volume::Volume;
 
-use super::log::{Log, Lost};
+use super::log::{Log, Lost, read_heads};
 use super::{Classes, Replay};
 use crate::reader::Reader;
 
@@ -72,16 +72,23 @@ pub(super) fn is_at_rest(reader: &mut Reader) -> Result<bool, Lost> {
     if copies.is_empty() {
         return Log::is_at_rest(reader);
     }
-    let (mut is_at_rest, mut failures) = (None, Vec::new());
+    let (mut is_at_rest, mut failures, mut newest) = (None, Vec::new(), None);
     for copy in copies {
         let name = copy.name().to_owned();
         reader.fixed = Some(copy);
         match Log::is_at_rest(reader) {
-            Ok(is) => is_at_rest = Some(is && is_at_rest.unwrap_or(true)),
+            Ok(is) => {
+                is_at_rest = Some(is && is_at_rest.unwrap_or(true));
+                let head = read_heads(reader).ok().map(|heads| heads.newest);
+                newest = newest.max(head.map(|head| (head.sequence, head.tail)));
+            }
             Err(lost) => failures.push((name, lost)),
         }
     }
     reader.fixed = None;
+    if let Some((_, end)) = newest {
+        reader.log_end = end;
+    }
     is_at_rest.ok_or_else(|| worst_of(failures).expect("there is at least one copy"))
 }
 

@@ -10,7 +10,7 @@ use format::group::{
     ENTRY_FRAGMENTS_OFFSET, GroupEntryDisk, SegmentKind, SegmentUsage, TABLE_BITMAP_OFFSET,
     TOTAL_FRAGMENTS_USED_OFFSET, TOTAL_GROUPS_USED_OFFSET, entry_offset, is_table_page_used,
 };
-use format::ids::{Epoch, Place, PoolId};
+use format::ids::{Epoch, Lsn, Place, PoolId};
 use format::page::{PageBytes, PageHeader, PageKind, PageOwner};
 use runtime::planted::{self, Planted};
 use storage::device::Purpose;
@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::apart::Apart;
 use super::spare::Free;
 use super::{Allocator, Extent, Level, State, group_page_index};
-use crate::buffer::{Buffer, corrupt, io, page_of};
+use crate::buffer::{Buffer, corrupt, io, newest_copy, page_of};
 use crate::convert::{index, narrow, wide};
 use crate::error::{FsError, FsResult};
 use crate::journal::Tx;
@@ -407,17 +407,23 @@ impl Allocator {
     /// group table whose last write was lost, and the group is full of files.
     fn check_never_used(&self, number: u32) -> FsResult<()> {
         let place = self.geometry().descriptor_place(number);
-        let bytes = self.volume.read_page(Purpose::Home, place).map_err(io)?;
-        match PageHeader::decode(page_of(&bytes), self.cache.pool_id(), place) {
-            Ok(header) if header.kind == PageKind::GroupDescriptor => {
-                Err(self.journal.fail_corrupt(DefectCode::AG010.found(format!(
-                    "the group table says that group {number} was never used, and its \
-                     descriptor lies there: a write of the group table was lost. Nothing was \
-                     changed; copy what can be read, and run holdfast check"
-                ))))
-            }
-            Ok(_) | Err(_) => Ok(()),
+        let is_descriptor = |bytes: &PageBytes| {
+            let header = PageHeader::decode(bytes, self.cache.pool_id(), place);
+            header.is_ok_and(|header| header.kind == PageKind::GroupDescriptor)
+        };
+        let copies = newest_copy(&self.volume, place, Lsn(u64::MAX), &is_descriptor);
+        let bytes = match copies {
+            Some(newest) => newest.bytes,
+            None => self.volume.read_page(Purpose::Home, place).map_err(io)?,
+        };
+        if !is_descriptor(page_of(&bytes)) {
+            return Ok(());
         }
+        Err(self.journal.fail_corrupt(DefectCode::AG010.found(format!(
+            "the group table says that group {number} was never used, and its descriptor lies \
+             there: a write of the group table was lost. Nothing was changed; copy what can be \
+             read, and run holdfast check"
+        ))))
     }
 
     fn add_table_page(&self, tx: &mut Tx, number: u32, entry: &GroupEntryDisk) {

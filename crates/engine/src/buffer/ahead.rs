@@ -102,6 +102,10 @@ impl Cache {
         }
         let bytes = self.verified(place, AlignedBuffer::copy_of(page)).ok()?;
         let listed = self.listed(place);
+        if self.volume.has_copies() && !self.is_told(listed.as_ref()) {
+            // CY3: it is read alone, in all copies.
+            return None;
+        }
         self.make_room();
         let mut shard = self.shard(place).lock();
         if shard.evictions != evictions

@@ -12,7 +12,7 @@
 //!   *distrusted*: nothing is compared with it until a checkpoint has made it anew, for what it
 //!   lists of other pages may be as old.
 //!
-//! Not here: listing LSNs (`journal::lsn_pages`).
+//! Not here: listing LSNs (`journal::lsn_pages`); which of several copies is right (`newest.rs`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -104,6 +104,10 @@ impl Cache {
         let verdict = compare(entry, page_of(&page.bytes()), found);
         match verdict {
             Verdict::Current => Ok(()),
+            Verdict::LsnPageStale if self.is_above_log(found) => {
+                let what = format!("its LSN {found} is above the end of the log");
+                Err(corrupt(DefectCode::PG009.found(what).at(place)))
+            }
             Verdict::LsnPageStale => {
                 let what = "the LSN page is older than a page that it lists";
                 self.distrust(entry.page, &corrupt(DefectCode::AG011.found(what)));
@@ -123,6 +127,19 @@ impl Cache {
         let Some(page) = page else { return false };
         let found = page_lsn(page_of(bytes));
         compare(entry, page_of(&page.bytes()), found) == Verdict::Current
+    }
+
+    /// Whether an LSN page says which page of its place is right, as far as is known.
+    pub(super) fn is_told(&self, listed: Option<&Listed>) -> bool {
+        let Some(Listed { entry, page: Some(page) }) = listed else { return false };
+        entry.listed(page_of(&page.bytes())).is_some() && !self.is_distrusted(entry.page)
+    }
+
+    /// Whether a newer page than `bytes` is listed, by an LSN page that is believed.
+    pub(super) fn is_older_than_listed(&self, bytes: &AlignedBuffer, listed: &Listed) -> bool {
+        let Listed { entry, page: Some(page) } = listed else { return false };
+        let verdict = compare(entry, page_of(&page.bytes()), page_lsn(page_of(bytes)));
+        matches!(verdict, Verdict::Stale { .. }) && !self.is_distrusted(entry.page)
     }
 
     /// Whether the LSN of `bytes` is listed, and not merely that no other is.

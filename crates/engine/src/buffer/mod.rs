@@ -18,9 +18,11 @@
 mod ahead;
 mod around;
 mod lsn;
+mod newest;
 
 pub(crate) use around::{AroundPolicy, Missed, ReadAround};
 pub use lsn::LsnCounts;
+pub(crate) use newest::newest_copy;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,7 +33,7 @@ use format::ids::{Lsn, Place, PoolId};
 use format::page::{PAGE_BYTES, PageBytes, PageHeader, PageKind, PageOwner};
 use runtime::planted::{self, Planted};
 use rustc_hash::FxHashMap;
-use storage::device::{AlignedBuffer, DeviceError, Purpose};
+use storage::device::{AlignedBuffer, Purpose};
 use storage::volume::{Healed, Volume};
 
 use crate::convert::index_wide;
@@ -125,6 +127,8 @@ pub(crate) struct Cache {
     ahead: ahead::Ahead,
     /// Which LSN pages are believed.
     trust: lsn::Trust,
+    /// Position of the log above which no page at home can have its LSN (CY1).
+    log_end: AtomicU64,
     /// Zeros: what a page holds that is being made.
     nothing: PageRef,
 }
@@ -184,6 +188,7 @@ impl Cache {
             misses: AtomicU64::new(0),
             ahead: ahead::Ahead::new(limit_pages.max(SHARDS)),
             trust: lsn::Trust::default(),
+            log_end: AtomicU64::new(0),
             nothing: Arc::new(AlignedBuffer::zeroed(PAGE_BYTES)),
         }
     }
@@ -336,12 +341,10 @@ impl Cache {
             return Ok(buffer);
         }
         self.make_room();
-        let mut listed = None;
+        let listed = self.listed(place);
         for _ in 0..LOAD_TRIES_MAX {
             let evictions = self.shard(place).lock().evictions;
-            let bytes = self.load(place)?;
-            let listed = listed.get_or_insert_with(|| self.listed(place));
-            let bytes = self.newest(place, bytes, listed.as_ref());
+            let bytes = self.load(place, listed.as_ref())?;
             let mut shard = self.shard(place).lock();
             if let Some(buffer) = shard.buffers.get(&place) {
                 return Ok(Arc::clone(buffer));
@@ -356,8 +359,8 @@ impl Cache {
         if let Some(buffer) = shard.buffers.get(&place) {
             return Ok(Arc::clone(buffer));
         }
-        let bytes = self.load(place)?;
-        self.compare_lsn(place, &bytes, listed.flatten().as_ref())?;
+        let bytes = self.load(place, listed.as_ref())?;
+        self.compare_lsn(place, &bytes, listed.as_ref())?;
         Ok(self.insert(&mut shard, place, Arc::new(bytes)))
     }
 
@@ -375,6 +378,9 @@ impl Cache {
             let Some(bytes) = ticket.wait().ok().and_then(|answer| answer.buffer) else { continue };
             let Ok(bytes) = self.verified(place, bytes) else { continue };
             let listed = self.listed(place);
+            if self.volume.has_copies() && !self.is_told(listed.as_ref()) {
+                continue;
+            }
             let mut shard = self.shard(place).lock();
             // U2, as for a page that is read alone.
             if shard.evictions == before
@@ -388,21 +394,18 @@ impl Cache {
         self.mend_unread(errors, &places);
     }
 
-    fn load(&self, place: Place) -> FsResult<AlignedBuffer> {
+    /// Reads the page at `place`: of several copies the one that is right (CY1).
+    fn load(&self, place: Place, listed: Option<&lsn::Listed>) -> FsResult<AlignedBuffer> {
+        let is_told = self.is_told(listed);
+        if !is_told && let Some(bytes) = self.right_copy(place, listed) {
+            return Ok(bytes);
+        }
         let bytes = self.volume.read_page(Purpose::Home, place).map_err(io)?;
         let verified = self.verified(place, bytes);
-        verified.or_else(|error| self.healed(place, None).ok_or(error))
-    }
-
-    /// Returns the page at `place` as a copy has it that verifies, and is current where `listed`
-    /// says what that is; `None`: there is none.
-    fn healed(&self, place: Place, listed: Option<&lsn::Listed>) -> Option<AlignedBuffer> {
-        let is_it = |bytes: &[u8]| {
-            let page = AlignedBuffer::copy_of(bytes);
-            let verified = self.verified(place, page);
-            verified.is_ok_and(|page| listed.is_none() || self.is_current(&page, listed))
-        };
-        self.volume.heal(Purpose::Home, place, PAGE_BYTES, &is_it).ok()?.bytes
+        if verified.as_ref().is_ok_and(|bytes| !is_told || self.is_current(bytes, listed)) {
+            return verified;
+        }
+        self.right_copy(place, listed).map_or(verified, Ok)
     }
 
     /// Writes the page at `place` again where it is bad on a member and good on another; `None`: no
@@ -422,20 +425,6 @@ impl Cache {
             healed = self.mend_once(place)?;
         }
         healed.ok()
-    }
-
-    fn mend_once(&self, place: Place) -> Option<Result<Healed, DeviceError>> {
-        let read = |copy| self.volume.read_copy(copy, Purpose::Home, place, PAGE_BYTES);
-        let is_page = |bytes: AlignedBuffer| self.verified(place, bytes).is_ok();
-        if !(0..).map_while(read).filter_map(Result::ok).any(is_page) {
-            return None;
-        }
-        let listed = self.listed(place).filter(lsn::Listed::is_trusted);
-        let is_it = |bytes: &[u8]| {
-            let page = self.verified(place, AlignedBuffer::copy_of(bytes));
-            page.is_ok_and(|page| listed.is_none() || self.is_current(&page, listed.as_ref()))
-        };
-        Some(self.volume.heal(Purpose::Home, place, PAGE_BYTES, &is_it))
     }
 
     /// Looks for the page at `place`, where it is not what went home last, on the member in `slot`,
@@ -462,29 +451,20 @@ impl Cache {
         }
     }
 
-    /// Returns `bytes`, or what another copy has where these are not what went home last.
-    fn newest(
-        &self,
-        place: Place,
-        bytes: AlignedBuffer,
-        listed: Option<&lsn::Listed>,
-    ) -> AlignedBuffer {
-        let listed = listed.filter(|listed| listed.is_trusted());
-        if listed.is_none() || self.is_current(&bytes, listed) {
-            return bytes;
-        }
-        self.healed(place, listed).unwrap_or(bytes)
-    }
-
     /// Returns what was read from `place`, if it is a page of that place.
     fn verified(&self, place: Place, bytes: AlignedBuffer) -> FsResult<AlignedBuffer> {
-        let header = if planted::is(Planted::PageChecksumNotCompared) {
-            PageHeader::parse(page_of(&bytes)).ok_or_else(|| unknown_kind(place))?
-        } else {
-            PageHeader::decode(page_of(&bytes), self.pool_id, place).map_err(corrupt)?
-        };
-        verify_content(&header, page_of(&bytes))?;
+        self.verify(place, page_of(&bytes))?;
         Ok(bytes)
+    }
+
+    /// Returns an error if `bytes` are not a page of that place.
+    fn verify(&self, place: Place, bytes: &PageBytes) -> FsResult<()> {
+        let header = if planted::is(Planted::PageChecksumNotCompared) {
+            PageHeader::parse(bytes).ok_or_else(|| unknown_kind(place))?
+        } else {
+            PageHeader::decode(bytes, self.pool_id, place).map_err(corrupt)?
+        };
+        verify_content(&header, bytes)
     }
 
     fn insert(&self, shard: &mut Shard, place: Place, bytes: PageRef) -> Arc<Buffer> {

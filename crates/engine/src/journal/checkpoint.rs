@@ -124,11 +124,13 @@ impl Journal {
         state.round += 1;
         state.dirty_from = None;
         state.is_set_being_taken = true;
+        let end = state.log.cut();
+        self.cache.log_ends_at(end);
         TakenSet {
             dirty: std::mem::take(&mut state.dirty),
             newborn: std::mem::take(&mut state.newborn),
             moved: std::mem::take(&mut state.moved),
-            end: state.log.cut(),
+            end,
             round: state.round,
         }
     }

@@ -38,13 +38,16 @@ pub(super) struct Log {
     pub(super) heads: Heads,
     pub(super) chunks: Vec<Chunk>,
     pub(super) end: Lsn,
+    /// Of several copies of the double-write area the one that has the newest group. The others
+    /// were told to become it, and a member that stores nothing has not.
+    pub(super) double_writes: Option<Volume>,
 }
 
 impl Log {
     fn read(volume: &Volume, pool_id: PoolId) -> Result<Log, RecoveryError> {
         let heads = read_heads(volume, pool_id)?;
         let (chunks, end) = read_log(volume, pool_id, &heads)?;
-        Ok(Log { heads, chunks, end })
+        Ok(Log { heads, chunks, end, double_writes: None })
     }
 
     fn reach(&self) -> (u64, Lsn) {
@@ -98,10 +101,10 @@ pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, Reco
         }
         match make_equal(volume, &copies[source], &log) {
             Ok(()) => {
-                make_double_writes_equal(volume, pool_id)?;
+                let double_writes = make_double_writes_equal(volume, pool_id)?;
                 // CRASH: from here on every member gives the same log.
                 volume.flush(Purpose::Journal)?;
-                return Ok(log);
+                return Ok(Log { double_writes, ..log });
             }
             // It could be read a moment ago: the others have all that was acknowledged, and it gets
             // what they have.
@@ -233,17 +236,23 @@ fn copy_pages(
 }
 
 /// Copies the double-write area of the member that has the newest whole group, or else its newest
-/// head, to all others. Where that cannot be read any more, that of another.
-fn make_double_writes_equal(volume: &Volume, pool_id: PoolId) -> Result<(), RecoveryError> {
+/// head, to all others; returns it. Where that cannot be read any more, that of another.
+fn make_double_writes_equal(
+    volume: &Volume,
+    pool_id: PoolId,
+) -> Result<Option<Volume>, RecoveryError> {
     let mut copies = volume.fixed_copies(volume.geometry().double_write_offset);
     loop {
-        let Some((source, pages)) = newest_double_write(&copies, pool_id) else { return Ok(()) };
+        let Some((source, pages)) = newest_double_write(&copies, pool_id) else { return Ok(None) };
         match copy_double_write(volume, &copies[source], pages) {
             Err(error) if copies.len() > 1 => {
                 tracing::warn!("{error}; the double-write area of another member is taken");
                 copies.remove(source);
             }
-            copied => return Ok(copied?),
+            copied => {
+                copied?;
+                return Ok(Some(copies.swap_remove(source)));
+            }
         }
     }
 }

@@ -55,13 +55,15 @@ pub(super) fn write_group(
 /// groups in it that no head tells of yet, and parts of two must never have one sequence.
 const UNREAD_SEQUENCES: u64 = 1 << 20;
 
-/// Copies a whole group of the double-write area home, unless the head calls it home already.
-/// Returns how many pages, and the sequence of the last group there.
+/// Copies a whole group of the double-write area home, unless the head calls it home already: as
+/// `area` has it, which is the newest copy or the only one. Returns how many pages, and the
+/// sequence of the last group there.
 ///
 /// What cannot be read is no whole group: the log has every byte of those that a checkpoint took
 /// home, and LSN pages that do not verify begin anew. Whoever has no whole log is refused later.
 pub(super) fn restore_double_writes(
     volume: &Volume,
+    area: &Volume,
     pool_id: PoolId,
     head: &JournalHead,
 ) -> Result<(u64, u64), RecoveryError> {
@@ -70,7 +72,7 @@ pub(super) fn restore_double_writes(
         tracing::warn!(%error, "the double-write area cannot be read; the log has what was in it");
         planted::is(Planted::UnreadStopsOpen)
     };
-    let first = match read_double_write_head(volume, pool_id, 0) {
+    let first = match read_double_write_head(area, pool_id, 0) {
         Err(error) if !unread(&error) => {
             return Ok((0, head.double_write_sequence + UNREAD_SEQUENCES));
         }
@@ -81,7 +83,7 @@ pub(super) fn restore_double_writes(
     if first.sequence <= head.double_write_sequence {
         return Ok((0, sequence));
     }
-    let group = match read_group(volume, pool_id, geometry, &first) {
+    let group = match read_group(area, pool_id, geometry, &first) {
         Err(error) if !unread(&error) => None,
         group => group?,
     };

@@ -32,7 +32,7 @@ use storage::device::{AlignedBuffer, DeviceError, Purpose};
 use storage::volume::Volume;
 
 use super::{Epoch, Journal, Reservation, State, Tx};
-use crate::buffer::{Buffer, page_of, page_of_mut};
+use crate::buffer::{Buffer, newest_copy, page_of, page_of_mut};
 use crate::sync::MutexGuard;
 
 /// LSN pages in one transaction: a fraction of what a record may hold.
@@ -163,25 +163,24 @@ impl Recovered<'_> {
     }
 
     /// Returns an LSN page as an earlier recovery of this log has left it, or as this one has
-    /// `replayed` it, or as it is at home; an empty one if none of these verifies.
+    /// `replayed` it, or as it is at home; an empty one if none of these verifies. Nothing is
+    /// written: all copies become what is returned.
     fn lsn_page(
         &self,
         entry: &LsnEntry,
         replayed: Option<&AlignedBuffer>,
     ) -> Result<AlignedBuffer, DeviceError> {
-        let home = match self.volume.read_page(Purpose::Home, entry.page) {
-            Err(_) if !planted::is(Planted::UnreadStopsOpen) => AlignedBuffer::zeroed(PAGE_BYTES),
-            home => home?,
-        };
-        let home = match self.header(entry, page_of(&home)) {
-            Some(_) => home,
-            None => {
-                let is_it = |bytes: &[u8]| {
-                    bytes.first_chunk().is_some_and(|page| self.header(entry, page).is_some())
-                };
-                let healed = self.volume.heal(Purpose::Home, entry.page, PAGE_BYTES, &is_it);
-                healed.ok().and_then(|healed| healed.bytes).unwrap_or(home)
-            }
+        let is_page = |bytes: &PageBytes| self.header(entry, bytes).is_some();
+        let copies = newest_copy(self.volume, entry.page, self.end, &is_page);
+        let copies = copies.filter(|_| !planted::is(Planted::RecoveryTakesFirstLsnPage));
+        let home = match copies {
+            Some(newest) => newest.bytes,
+            None => match self.volume.read_page(Purpose::Home, entry.page) {
+                Err(_) if !planted::is(Planted::UnreadStopsOpen) => {
+                    AlignedBuffer::zeroed(PAGE_BYTES)
+                }
+                home => home?,
+            },
         };
         let at_home = self.header(entry, page_of(&home));
         if at_home.is_some_and(|lsn| lsn == self.end || replayed.is_none()) {

@@ -314,6 +314,7 @@ impl Journal {
         options: JournalOptions,
         start: JournalStart,
     ) -> Journal {
+        cache.log_ends_at(start.lsn);
         let ring_bytes = ring_bytes(volume.geometry());
         let log = Log::new(
             superblock.pool_id,

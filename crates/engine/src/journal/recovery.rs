@@ -20,9 +20,10 @@
 //! with the same result.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use format::defect::DefectCode;
-use format::geometry::{BLOCK_SHIFTS, Geometry, JOURNAL_HEADS};
+use format::geometry::{BLOCK_SHIFTS, JOURNAL_HEADS};
 use format::ids::{EPOCH_MAX, Epoch, LSN_MAX, Lsn, Place, PoolId};
 use format::journal::{CHUNK_BYTES_MAX, ChunkHeader, JournalHead, LogDataOwner, Record, records};
 use format::page::{
@@ -166,7 +167,8 @@ pub(crate) struct KeptLogData<'a> {
 }
 
 /// What is done with the inline log data before the log is given up: see [`recover`].
-pub(crate) type BeforeHead<'a> = &'a dyn Fn(&[KeptLogData<'_>], Lsn) -> Result<u64, DeviceError>;
+pub(crate) type BeforeHead<'a> =
+    &'a dyn Fn(&[KeptLogData<'_>], &Range<Lsn>) -> Result<u64, DeviceError>;
 
 /// The result of a recovery.
 #[derive(Debug)]
@@ -281,17 +283,19 @@ pub(crate) fn align_head(
 /// Replays the log of a pool that was not closed, or finds that there is nothing to replay.
 ///
 /// `before_head` is called with the inline log data, which is home and durable, or in stripes for
-/// it to write, and the position of the last chunk, before the log is given up; it returns how many
-/// it has listed.
+/// it to write, and the last chunk of the log, to its end, before the log is given up; it returns
+/// how many it has listed.
 pub(crate) fn recover(
     volume: &Volume,
     pool_id: PoolId,
     epoch_base: Epoch,
     before_head: BeforeHead<'_>,
 ) -> Result<Recovery, RecoveryError> {
-    let Log { heads, chunks, end } = furthest_log(volume, pool_id)?;
+    let Log { heads, chunks, end, double_writes } = furthest_log(volume, pool_id)?;
     let head = heads.newest;
-    let (double_writes, mut double_write_sequence) = restore_double_writes(volume, pool_id, &head)?;
+    let area = double_writes.as_ref().unwrap_or(volume);
+    let (double_writes, mut double_write_sequence) =
+        restore_double_writes(volume, area, pool_id, &head)?;
     let mut replay = Replay::of(volume, pool_id, &chunks)?;
     replay.report.double_writes = double_writes;
     let lsn_pages = Recovered { volume, pool_id, end }.list(&replay.pages)?;
@@ -301,7 +305,7 @@ pub(crate) fn recover(
     }
     let data = replay.write_home(volume, &chunks)?;
     if let Some(last) = chunks.last().filter(|_| !data.is_empty()) {
-        replay.report.log_data_listed = before_head(&data, last.lsn)?;
+        replay.report.log_data_listed = before_head(&data, &(last.lsn..end))?;
         volume.flush(Purpose::Data)?;
     }
 
@@ -543,8 +547,8 @@ impl Replay {
         Ok(Replay { kept, pages: BTreeMap::new(), epoch_max, report })
     }
 
-    /// Redoes and undoes what `chunks` say. Where a page that began as it is at home does not
-    /// verify then, it begins as another member has it.
+    /// Redoes and undoes what `chunks` say. A page that does not verify then begins as the next of
+    /// its copies has it: an older copy never does, for its stamp is of the newest.
     pub(super) fn of(
         volume: &Volume,
         pool_id: PoolId,
@@ -560,12 +564,21 @@ impl Replay {
             }
             replay.redo(chunks)?;
             replay.undo(chunks)?;
-            let Err((place, error)) = replay.verify(volume.geometry(), pool_id) else {
+            let mut has_more = false;
+            for (place, error) in replay.not_verified(pool_id) {
+                let copy = others.get(&place).map_or(0, |copy| copy + 1);
+                let has_copy = volume.read_copy(copy, Purpose::Home, place, PAGE_BYTES).is_some();
+                // Of an LSN page what an earlier recovery of this log has listed is not in the log.
+                if !has_copy && !volume.geometry().is_lsn_page(place) {
+                    return Err(RecoveryError::Page(error));
+                }
+                if has_copy {
+                    others.insert(place, copy);
+                }
+                has_more |= has_copy;
+            }
+            if !has_more {
                 return Ok(replay);
-            };
-            let copy = others.entry(place).and_modify(|copy| *copy += 1).or_insert(0);
-            if volume.read_copy(*copy, Purpose::Home, place, PAGE_BYTES).is_none() {
-                return Err(RecoveryError::Page(error));
             }
         }
     }
@@ -659,14 +672,13 @@ impl Replay {
         Ok(())
     }
 
-    fn verify(&self, geometry: &Geometry, pool_id: PoolId) -> Result<(), (Place, PageError)> {
-        // Of an LSN page what an earlier recovery of this log has listed is not in the log.
-        let in_log = self.pages.iter().filter(|(place, _)| !geometry.is_lsn_page(**place));
-        for (place, page) in in_log {
-            let header = PageHeader::decode(page_of(page), pool_id, *place);
-            header.map_err(|error| (*place, error))?;
-        }
-        Ok(())
+    /// Returns the pages that do not verify.
+    fn not_verified(&self, pool_id: PoolId) -> Vec<(Place, PageError)> {
+        let error_of = |(place, page): (&Place, &AlignedBuffer)| {
+            let error = PageHeader::decode(page_of(page), pool_id, *place).err()?;
+            Some((*place, error))
+        };
+        self.pages.iter().filter_map(error_of).collect()
     }
 
     /// Takes LSN pages with what was listed into the double-write area, durably, as a group of

@@ -55,8 +55,8 @@ pub(super) fn recover(
 ) -> Result<(JournalStart, RecoveryReport), OpenError> {
     let (pool_id, epoch_base) = (superblock.pool_id, superblock.epoch_base);
     let told = RefCell::new(lost);
-    let recovery = journal::recover(volume, pool_id, epoch_base, &|kept, lsn| {
-        summarise_log_data(volume, superblock, kept, lsn, &mut told.borrow_mut())
+    let recovery = journal::recover(volume, pool_id, epoch_base, &|kept, log| {
+        summarise_log_data(volume, superblock, kept, log, &mut told.borrow_mut())
     })?;
     superblock.add_void(recovery.void);
     let lost_blocks = wide(told.into_inner().len());

@@ -17,6 +17,7 @@
 mod stripes;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use format::bitmap::{self, BITS_PER_PAGE};
 use format::geometry::Geometry;
@@ -30,7 +31,7 @@ use storage::device::{AlignedBuffer, DeviceError, Purpose, SharedBytes};
 use storage::volume::Volume;
 
 use crate::alloc::SegmentId;
-use crate::buffer::page_of;
+use crate::buffer::{newest_copy, page_of};
 use crate::convert::{index_wide, narrow, wide};
 use crate::journal::KeptLogData;
 
@@ -40,6 +41,8 @@ struct Left<'a> {
     superblock: &'a Superblock,
     id: SegmentId,
     usage: SegmentUsage,
+    /// The end of the log.
+    end: Lsn,
     /// Its pages.
     bytes: AlignedBuffer,
     /// In stripes: pages before this one are left as they are, and what is listed becomes part of
@@ -62,8 +65,9 @@ pub(crate) struct LostBlock {
     pub(crate) entry: Option<SummaryEntry>,
 }
 
-/// Writes summaries for those of `kept` that none lists, not yet durable. Returns how many blocks
-/// they list; `lost` gets what could not be kept beside them.
+/// Writes summaries for those of `kept` that none lists, not yet durable. `log` is the last chunk
+/// of the log, to its end. Returns how many blocks they list; `lost` gets what could not be kept
+/// beside them.
 ///
 /// # Errors
 ///
@@ -72,7 +76,7 @@ pub(crate) fn summarise_log_data(
     volume: &Volume,
     superblock: &Superblock,
     kept: &[KeptLogData<'_>],
-    lsn: Lsn,
+    log: &Range<Lsn>,
     lost: &mut Vec<LostBlock>,
 ) -> Result<u64, DeviceError> {
     let mut segments: BTreeMap<SegmentId, BTreeMap<u32, &KeptLogData<'_>>> = BTreeMap::new();
@@ -86,11 +90,11 @@ pub(crate) fn summarise_log_data(
     let mut count = 0;
     for (id, kept) in segments {
         if geometry.is_striped(id.group) {
-            count += stripes::write_home(volume, superblock, id, &kept, lsn, lost)?;
+            count += stripes::write_home(volume, superblock, id, &kept, log, lost)?;
             continue;
         }
-        let Some(mut left) = Left::read(volume, superblock, id)? else { continue };
-        count += left.list_all(&kept, lsn)?;
+        let Some(mut left) = Left::read(volume, superblock, id, log.end)? else { continue };
+        count += left.list_all(&kept, log.start)?;
     }
     Ok(count)
 }
@@ -110,23 +114,36 @@ fn entry_of(offset: u32, block: &KeptLogData<'_>) -> SummaryEntry {
     }
 }
 
-/// Reads a page of metadata as it is at home; `None` if it is not one of `kind`, or can't be read.
+/// Reads a page of metadata as it is at home, of several copies the newest that is not above the
+/// `end` of the log; `None` if it is not one of `kind`, or can't be read.
 fn home_page(
     volume: &Volume,
     superblock: &Superblock,
-    place: Place,
+    (place, end): (Place, Lsn),
     kind: PageKind,
 ) -> Option<PageBytes> {
+    let is_page = |bytes: &PageBytes| {
+        let header = PageHeader::decode(bytes, superblock.pool_id, place);
+        header.is_ok_and(|header| header.kind == kind)
+    };
+    if volume.has_copies() {
+        let newest = newest_copy(volume, place, end, &is_page)?;
+        return Some(*page_of(&newest.bytes));
+    }
     let read = volume.read_page(Purpose::Home, place);
     let bytes = read.inspect_err(|error| tracing::warn!(%error, "a page can't be read")).ok()?;
-    let header = PageHeader::decode(page_of(&bytes), superblock.pool_id, place).ok()?;
-    (header.kind == kind).then(|| *page_of(&bytes))
+    is_page(page_of(&bytes)).then(|| *page_of(&bytes))
 }
 
 /// Returns the usage of a segment; `None`: it is none for data, or can't be read.
-fn usage_of(volume: &Volume, superblock: &Superblock, id: SegmentId) -> Option<SegmentUsage> {
+fn usage_of(
+    volume: &Volume,
+    superblock: &Superblock,
+    id: SegmentId,
+    end: Lsn,
+) -> Option<SegmentUsage> {
     let place = volume.geometry().usage_place(id.group, id.segment / USAGES_PER_PAGE);
-    let page = home_page(volume, superblock, place, PageKind::SegmentUsage);
+    let page = home_page(volume, superblock, (place, end), PageKind::SegmentUsage);
     let usage = page.and_then(|page| SegmentUsage::of(&page, id.segment));
     usage.filter(|usage| usage.kind == SegmentKind::Data)
 }
@@ -165,9 +182,10 @@ impl<'a> Left<'a> {
         volume: &'a Volume,
         superblock: &'a Superblock,
         id: SegmentId,
+        end: Lsn,
     ) -> Result<Option<Left<'a>>, DeviceError> {
         let geometry = volume.geometry();
-        let Some(usage) = usage_of(volume, superblock, id) else { return Ok(None) };
+        let Some(usage) = usage_of(volume, superblock, id, end) else { return Ok(None) };
         let start = geometry.segment_place(id.group, id.segment);
         if planted::is(Planted::SegmentReadWhole) {
             volume.read(Purpose::Cleaner, start, index_wide(geometry.segment_bytes()))?;
@@ -175,8 +193,9 @@ impl<'a> Left<'a> {
         let (bytes, unread) = read_segment(volume, start);
         let unread = offsets_of(geometry, &unread);
         let (summaries, listed) = (BTreeMap::new(), BTreeSet::new());
+        let first = None;
         let mut left =
-            Left { volume, superblock, id, usage, bytes, first: None, summaries, listed, unread };
+            Left { volume, superblock, id, usage, end, bytes, first, summaries, listed, unread };
         left.take_from_copies()?;
         left.find_summaries();
         Ok(Some(left))
@@ -325,7 +344,7 @@ impl<'a> Left<'a> {
     fn is_used(&self, offset: u32, count: u32) -> bool {
         let fragment = self.id.segment * self.geometry().segment_fragments + offset;
         let place = self.geometry().free_map_place(self.id.group, fragment / BITS_PER_PAGE);
-        let map = home_page(self.volume, self.superblock, place, PageKind::FreeMap);
+        let map = home_page(self.volume, self.superblock, (place, self.end), PageKind::FreeMap);
         let Some(map) = map else { return true };
         // A page of fragments never lies across two pages of the map: their bits are even.
         let first = fragment % BITS_PER_PAGE;

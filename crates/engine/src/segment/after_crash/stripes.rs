@@ -105,13 +105,14 @@ impl Read {
 }
 
 /// Writes the blocks of `kept`, by their offsets in the segment, and summaries for those that none
-/// lists, not yet durable. Returns how many blocks these list.
+/// lists, not yet durable. `log` is the last chunk of the log, to its end. Returns how many blocks
+/// these list.
 pub(super) fn write_home(
     volume: &Volume,
     superblock: &Superblock,
     id: SegmentId,
     kept: &BTreeMap<u32, &KeptLogData<'_>>,
-    lsn: Lsn,
+    log: &Range<Lsn>,
     lost: &mut Vec<LostBlock>,
 ) -> Result<u64, DeviceError> {
     let geometry = volume.geometry();
@@ -122,7 +123,7 @@ pub(super) fn write_home(
     let read = Read::of(volume, start, kept);
     let (mut bytes, mut count) = (AlignedBuffer::clone(&read.bytes), 0);
     let mut left = None;
-    if let Some(usage) = usage_of(volume, superblock, id) {
+    if let Some(usage) = usage_of(volume, superblock, id, log.end) {
         let (summaries, listed) = (BTreeMap::new(), BTreeSet::new());
         let first = Some(first);
         let unread = offsets_of(geometry, &read.lost);
@@ -131,6 +132,7 @@ pub(super) fn write_home(
             superblock,
             id,
             usage,
+            end: log.end,
             bytes,
             first,
             summaries,
@@ -140,7 +142,7 @@ pub(super) fn write_home(
         own.take_summaries(kept, read.rows.as_ref());
         own.find_summaries();
         own.heal_listed(kept, read.rows.as_ref())?;
-        count = own.list_all(kept, lsn)?;
+        count = own.list_all(kept, log.start)?;
         bytes = AlignedBuffer::clone(&own.bytes);
     }
     let mut written_over = BTreeSet::new();

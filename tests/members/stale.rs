@@ -1,0 +1,271 @@
+//! A member that answered writes and stored nothing: for a while, all of it or a part, while its
+//! labels say that it has everything. What the others have is right, is served, and is what all
+//! have afterwards.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use engine::Pool;
+use engine::vnode::api::{Caller, FileSystem};
+use format::geometry::SUPERBLOCK_AREA_BYTES;
+use format::ids::Lsn;
+use format::page::{PAGE_BYTES, PageHeader, stamp};
+use storage::device::Purpose;
+use storage::device::sim::{Fault, FaultPlan, Image};
+use storage::volume::{Opening, Volume};
+
+use super::raid5::{all_but, content};
+use super::returns::grounds;
+use super::{Devices, NOTHING, devices_of, get, open, put, reopened, shared, unmended};
+
+/// Files of the first life, of which every second goes in the next.
+const FIRST: u8 = 40;
+/// Files of the second life.
+const SECOND: u8 = 90;
+/// What a member has lost of the writes of the second life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    /// Pages of metadata at home, those that list their LSNs too.
+    Pages,
+    /// All that lies in allocation groups.
+    Groups,
+    /// The heads of the journal and the log.
+    Log,
+    /// The double-write area and the group table.
+    Fixed,
+    /// Everything but its labels.
+    All,
+}
+
+const LOST: [Lost; 5] = [Lost::Pages, Lost::Groups, Lost::Log, Lost::Fixed, Lost::All];
+
+/// A pool whose members have the same history, and what one of them held in its middle.
+struct History {
+    devices: Devices,
+    older: Vec<Image>,
+    files: Files,
+    journal: Range<u64>,
+    groups_offset: u64,
+}
+
+fn is_page(bytes: &[u8; PAGE_BYTES]) -> bool {
+    PageHeader::parse(bytes).is_some()
+}
+
+fn length_of(number: u8) -> usize {
+    [700, 5_000, 40_000][usize::from(number) % 3]
+}
+
+/// What is in a pool, and what was removed.
+#[derive(Clone, Default)]
+struct Files {
+    there: BTreeMap<String, Vec<u8>>,
+    gone: Vec<String>,
+}
+
+impl Files {
+    fn write(&mut self, pool: &Pool, stem: &str, number: u8) {
+        let (name, bytes) = (format!("{stem}{number}"), content(number, length_of(number)));
+        put(pool, &name, &bytes).expect("there is room");
+        self.there.insert(name, bytes);
+    }
+
+    fn first_life(&mut self, pool: &Pool) {
+        (0..FIRST).for_each(|number| self.write(pool, "first", number));
+        pool.checkpoint().expect("nothing fails");
+    }
+
+    fn second_life(&mut self, pool: &Pool) {
+        for number in (0..FIRST).step_by(2) {
+            let name = format!("first{number}");
+            pool.unlink(&Caller::root(), pool.root(), name.as_bytes(), None).expect("it is there");
+            self.there.remove(&name);
+            self.gone.push(name);
+        }
+        for number in 0..SECOND {
+            self.write(pool, "second", number);
+            if number % 40 == 39 {
+                pool.checkpoint().expect("nothing fails");
+            }
+        }
+    }
+
+    fn verify(&self, pool: &Pool, what: &str) {
+        for (name, bytes) in &self.there {
+            assert!(get(pool, name).as_ref() == Some(bytes), "{what}: {name} is another");
+        }
+        for name in &self.gone {
+            assert!(get(pool, name).is_none(), "{what}: {name} is back");
+        }
+    }
+
+    /// Opens the pool, scrubs and closes it; then it has all that it should have, whichever member
+    /// is lost.
+    fn verify_mended(&self, devices: &Devices, what: &str) {
+        assert_clean(devices, what);
+        let pool = open(devices).unwrap_or_else(|error| panic!("{what}: {error}"));
+        self.verify(&pool, what);
+        scrub(&pool, what);
+        self.verify(&pool, what);
+        pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+        drop(pool);
+        assert_clean(devices, what);
+        for away in 0..devices.len() {
+            let what = format!("{what}, without {away}");
+            let left = reopened(devices, &all_but(devices.len(), away));
+            let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
+            self.verify(&pool, &what);
+            pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+            drop(pool);
+            assert_clean(&left, &what);
+        }
+    }
+}
+
+fn again(devices: &Devices) -> Devices {
+    reopened(devices, &(0..devices.len()).collect::<Vec<_>>())
+}
+
+fn history(base: &Devices, is_closed: bool) -> History {
+    let devices = again(base);
+    let mut files = Files::default();
+    let pool = open(&devices).expect("it is new");
+    files.first_life(&pool);
+    let older = devices.iter().map(|device| device.image()).collect();
+    files.second_life(&pool);
+    let geometry = pool.status().geometry;
+    if is_closed {
+        pool.close().expect("nothing fails");
+    }
+    let devices = again(&devices);
+    let (journal, groups_offset) =
+        (geometry.journal_offset..geometry.double_write_offset, geometry.groups_offset);
+    History { devices, older, files, journal, groups_offset }
+}
+
+impl History {
+    /// Returns the devices, of which the one in slot `stale` has lost what `lost` says.
+    fn without(&self, stale: usize, lost: Lost) -> Devices {
+        let mut images: Vec<Image> = self.devices.iter().map(|device| device.image()).collect();
+        let (image, older) = (&mut images[stale], &self.older[stale]);
+        let labels_start = image.size_bytes() - 2 * SUPERBLOCK_AREA_BYTES;
+        let groups = self.groups_offset..labels_start;
+        let ranges = match lost {
+            Lost::Pages => vec![self.journal.end..labels_start],
+            Lost::Groups => vec![groups],
+            Lost::Log => vec![self.journal.clone()],
+            Lost::Fixed => vec![self.journal.end..self.groups_offset],
+            Lost::All => vec![self.journal.start..labels_start],
+        };
+        let (mut new, mut old) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
+        for at in ranges.into_iter().flat_map(|range| range.step_by(PAGE_BYTES)) {
+            image.read(at, &mut new);
+            older.read(at, &mut old);
+            let are_pages = || is_page(&new) && is_page(&old);
+            if new != old && (lost != Lost::Pages || are_pages()) {
+                image.write(at, &old);
+            }
+        }
+        devices_of(images)
+    }
+}
+
+fn assert_clean(devices: &Devices, what: &str) {
+    let opening = Opening { devices: shared(devices), accepts_missing: false };
+    let (volume, _) = Volume::open_members(opening).expect("enough are there");
+    let report = check::run(Arc::clone(volume.device()), check::Options::default(), &mut |_| ());
+    assert!(report.is_clean(), "{what}: {}", report.to_text());
+}
+
+fn scrub(pool: &Pool, what: &str) {
+    assert!(pool.scrub().expect("there are several"));
+    for _ in 0..1000 {
+        pool.tick().unwrap_or_else(|error| panic!("{what}: {error}"));
+        let report = pool.scrub_report().expect("it was begun");
+        if report.is_done {
+            assert_eq!(unmended(&report), NOTHING, "{what}: {report:?}");
+            return;
+        }
+    }
+    panic!("{what}: the scrub does not end");
+}
+
+/// Goal: what a member has lost, though its labels tell of nothing, is served from the others, told
+/// of, and on all of them after a scrub. Method: its image of the middle of a pool's life is put in
+/// the place of a part of what it holds; afterwards each member is lost.
+#[test]
+fn what_a_member_never_stored_is_taken_from_the_others() {
+    for (count, base) in grounds() {
+        for is_closed in [true, false] {
+            let history = history(&base, is_closed);
+            for (lost, stale) in LOST.iter().flat_map(|lost| (0..count).map(move |at| (*lost, at)))
+            {
+                let what = format!("{count} members, closed: {is_closed}, {lost:?} of {stale}");
+                let devices = history.without(stale, lost);
+                history.files.verify_mended(&devices, &what);
+            }
+        }
+    }
+}
+
+/// Goal: a member may go on storing nothing of one kind while the pool is recovered and used, and
+/// through a second crash. Method: it loses all writes of one purpose from the middle of a life on.
+#[test]
+fn a_member_may_store_nothing_through_a_recovery() {
+    const LOST_WRITES_MAX: u64 = 4_000;
+    let purposes = [Purpose::Home, Purpose::Journal, Purpose::DoubleWrite, Purpose::Data];
+    for (count, base) in grounds() {
+        for (purpose, stale) in purposes.iter().flat_map(|it| (0..count).map(move |at| (*it, at))) {
+            let what = format!("{count} members, {purpose:?} of {stale}");
+            let lose = |nth| Fault::LoseWrite { purpose: Some(purpose), nth };
+            let plan = FaultPlan { faults: (0..LOST_WRITES_MAX).map(lose).collect() };
+            let (devices, mut files) = (again(&base), Files::default());
+            let pool = open(&devices).expect("it is new");
+            files.first_life(&pool);
+            devices[stale].arm(plan.clone());
+            files.second_life(&pool);
+            let devices = again(&devices);
+            drop(pool);
+            devices[stale].arm(plan);
+            let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
+            files.verify(&pool, &what);
+            (0..10).for_each(|number| files.write(&pool, "third", number));
+            pool.checkpoint().unwrap_or_else(|error| panic!("{what}: {error}"));
+            (10..20).for_each(|number| files.write(&pool, "third", number));
+            let devices = again(&devices);
+            drop(pool);
+            files.verify_mended(&devices, &what);
+        }
+    }
+}
+
+/// Goal: a page above the end of the log is damage, and repairs nothing. Method: pages of a member
+/// become older ones with a valid checksum and an LSN that no log had.
+#[test]
+fn a_copy_above_the_end_of_the_log_is_damage() {
+    for (count, base) in grounds() {
+        let history = history(&base, true);
+        for stale in 0..count {
+            let what = format!("{count} members, pages of {stale}");
+            let mut images: Vec<Image> =
+                history.devices.iter().map(|device| device.image()).collect();
+            let (image, older) = (&mut images[stale], &history.older[stale]);
+            let labels_start = image.size_bytes() - 2 * SUPERBLOCK_AREA_BYTES;
+            let (mut new, mut old) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
+            let mut changed = 0;
+            for at in (history.journal.end..labels_start).step_by(PAGE_BYTES) {
+                image.read(at, &mut new);
+                older.read(at, &mut old);
+                let are_pages = is_page(&new) && is_page(&old);
+                if new != old && are_pages {
+                    stamp(&mut old, Lsn(1 << 40));
+                    image.write(at, &old);
+                    changed += 1;
+                }
+            }
+            assert!(changed > 3, "{what}: {changed} pages");
+            history.files.verify_mended(&devices_of(images), &what);
+        }
+    }
+}
