@@ -2,6 +2,7 @@
 
 #![expect(clippy::big_endian_bytes, reason = "XDR is big-endian")]
 
+mod attacks;
 mod bounds;
 mod client;
 mod cost;

@@ -244,25 +244,34 @@ fn a_narrower_export_takes_handles_back_and_nothing_leads_out_of_it() {
 }
 
 /// Goal: a handle is good wherever its export's pool is served, whatever is served beside it, and
-/// of an export whose fileset came from a pool that this server knows. Others are none.
+/// of an export whose fileset came from another pool by the key of that pool. The key of a pool
+/// makes no handle of an export of another pool, also where both are served.
 #[test]
 fn a_handle_goes_by_the_key_of_its_pool_and_not_of_the_first() {
     let pool = open_pool(&new_device(), 1);
     let [first, own, other] = [1, 2, 3].map(|number| HandleKey([number; 16]));
-    let client = |service: Service, key: HandleKey| {
-        let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(&pool);
-        let export = Export::new("/".parse().expect("a test writes rules"), fs).expect("it is");
-        service.add(export.sealed_by(key)).expect("it is the first");
+    let client = |service: Service, key: HandleKey, earlier: Vec<HandleKey>| {
+        for (name, key, earlier) in [("/beside", first, Vec::new()), ("/", key, earlier)] {
+            let fs: Arc<dyn FileSystem> = Arc::<Pool>::clone(&pool);
+            let export = Export::new(name.parse().expect("a test writes rules"), fs);
+            let export = export.expect("it is there").sealed_by(key).believing(earlier);
+            service.add(export).expect("its name is free");
+        }
         Client::new(Direct::new(&Arc::new(service), loopback(900)))
     };
-    let mut before = client(Service::new(first, 2049), own);
+    let mut before = client(Service::new(first, 2049), own, Vec::new());
     let root = before.mount("/").expect("it is exported");
     assert!(before.getattr(&root).is_ok());
-    assert!(client(Service::new(other, 2049), own).getattr(&root).is_ok(), "another is first");
-    let moved = Service::new(other, 2049).believing(vec![first, own]);
-    assert!(client(moved, other).getattr(&root).is_ok(), "its fileset is in another pool");
-    let unknown = client(Service::new(first, 2049).believing(vec![other]), first).getattr(&root);
-    assert_eq!(unknown, Err(Trouble::Status(10_001)));
+    assert!(
+        client(Service::new(other, 2049), own, Vec::new()).getattr(&root).is_ok(),
+        "another is first"
+    );
+    let mut moved = client(Service::new(other, 2049), other, vec![first, own]);
+    assert!(moved.getattr(&root).is_ok(), "its fileset is in another pool");
+    let unknown = client(Service::new(own, 2049), other, vec![first]).getattr(&root);
+    assert_eq!(unknown, Err(Trouble::Status(10_001)), "of a pool that the fileset never was in");
+    let of_beside = client(Service::new(own, 2049), first, Vec::new()).getattr(&root);
+    assert_eq!(of_beside, Err(Trouble::Status(10_001)));
 }
 
 /// Goal: filesets of one pool are served by one server, each with files of its own, and none is

@@ -1,7 +1,8 @@
 //! The last warnings and errors of the log, for whoever asks a server what went wrong.
 //!
-//! Of each event the message and its fields are kept, at most [`EVENTS_MAX`] events of
-//! [`TEXT_BYTES_MAX`]. What an event says of a file, by the fields `file`, `pool`, `fileset`,
+//! Of each event the message and its fields are kept, at most [`EVENTS_MAX`] errors and as many
+//! warnings of [`TEXT_BYTES_MAX`]: warnings, however many, make no error be forgotten. What an
+//! event says of a file, by the fields `file`, `pool`, `fileset`,
 //! `first_byte` and `last_byte`, is kept apart: so that events can be put together by file.
 
 use std::collections::VecDeque;
@@ -17,14 +18,43 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Most events that are kept.
+/// Most errors that are kept, and most warnings.
 const EVENTS_MAX: usize = 200;
 /// Longest text of one.
 const TEXT_BYTES_MAX: usize = 2048;
 
 /// How often the log told of damage since somebody asked, and the last text.
 static DAMAGE: Mutex<Option<(u64, String)>> = Mutex::new(None);
-static EVENTS: Mutex<VecDeque<Kept>> = Mutex::new(VecDeque::new());
+static EVENTS: Mutex<Events> = Mutex::new(Events::new());
+
+/// The last errors and the last warnings, the oldest first, each with its number.
+struct Events {
+    errors: VecDeque<(u64, Kept)>,
+    warnings: VecDeque<(u64, Kept)>,
+    next: u64,
+}
+
+impl Events {
+    const fn new() -> Events {
+        Events { errors: VecDeque::new(), warnings: VecDeque::new(), next: 0 }
+    }
+
+    fn add(&mut self, kept: Kept) {
+        let events = if kept.is_error { &mut self.errors } else { &mut self.warnings };
+        if events.len() == EVENTS_MAX {
+            events.pop_front();
+        }
+        events.push_back((self.next, kept));
+        self.next += 1;
+    }
+
+    /// Returns all of them, the newest first.
+    fn newest_first(&self) -> Vec<Kept> {
+        let mut all: Vec<&(u64, Kept)> = self.errors.iter().chain(&self.warnings).collect();
+        all.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));
+        all.into_iter().map(|(_, kept)| kept.clone()).collect()
+    }
+}
 
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -51,7 +81,7 @@ pub(crate) struct Kept {
 
 /// Returns the last events, the newest first.
 pub(crate) fn recent() -> Vec<Kept> {
-    EVENTS.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().cloned().collect()
+    EVENTS.lock().unwrap_or_else(PoisonError::into_inner).newest_first()
 }
 
 /// Returns how often the log told of damage since this was asked last, and the last text.
@@ -99,11 +129,7 @@ impl<S: Subscriber> Layer<S> for Keep {
         }
         let bytes = first.zip(last);
         let kept = Kept { seconds: now_seconds(), is_error, text, pool, fileset, path, bytes };
-        let mut events = EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
-        if events.len() == EVENTS_MAX {
-            events.pop_front();
-        }
-        events.push_back(kept);
+        EVENTS.lock().unwrap_or_else(PoisonError::into_inner).add(kept);
     }
 }
 
@@ -228,7 +254,7 @@ mod tests {
             tracing::warn!(pool = "/pool.hf", fileset = "home", "there is none");
         });
         let events = recent();
-        assert_eq!(events.len(), EVENTS_MAX);
+        assert_eq!(events.len(), EVENTS_MAX + 3, "warnings make no error be forgotten");
         let of_pool = &events[0];
         assert_eq!(of_pool.text, "there is none pool=\"/pool.hf\" fileset=\"home\"");
         assert_eq!((&of_pool.pool, &of_pool.fileset, &of_pool.path), (&None, &None, &None));

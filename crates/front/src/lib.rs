@@ -7,6 +7,7 @@
 pub mod counts;
 mod failure;
 pub mod fuse;
+pub mod log_limit;
 pub mod nfs;
 pub mod peer;
 pub mod relay;

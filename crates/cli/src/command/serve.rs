@@ -26,6 +26,7 @@ use crate::named::Named;
 use crate::output::{Output, printable};
 use crate::server::config::Config;
 use crate::server::exports::export_of;
+use crate::server::handle_keys::ExportedFilesets;
 use crate::server::http::{HttpOptions, HttpServer};
 use crate::server::schedule::check_configured;
 use crate::server::token::Token;
@@ -173,8 +174,7 @@ pub(crate) fn nfs_of(
     let address = listener.local_addr().context("--nfs")?;
     let first = handle_keys::of(pools.first().context("no pool is given")?);
     let service = Service::new(first, address.port());
-    let service = service.believing(handle_keys::all(pools, state)?);
-    Ok(Nfs::new(Arc::new(service), address))
+    Ok(Nfs::new(Arc::new(service), address, ExportedFilesets::read(state)?))
 }
 
 /// Exports what command line and configuration say, what was kept, and where none says anything

@@ -193,7 +193,12 @@ impl Hub {
 
     /// Returns what `spec` says as an export that nobody can reach yet.
     fn prepare(&self, index: usize, spec: &ExportSpec) -> Result<Export, BackendError> {
-        export_of(&self.pools[index], spec)
+        let served = &self.pools[index];
+        let export = export_of(served, spec)?;
+        Ok(match &self.nfs {
+            Some(nfs) => nfs.believing(served, export),
+            None => export,
+        })
     }
 
     /// Exports what the configuration says, in place of what it said before: all of it, or, with an

@@ -2,101 +2,168 @@
 //!
 //! An export seals by the key of its pool, so that its handles are good wherever that pool is
 //! served, and whatever is served beside it. A fileset that has moved is found by handles too that
-//! the pool it came from has sealed: so a server remembers the keys of all pools that it has
-//! served, in a file of its state directory.
+//! the pool it came from has sealed. So a server remembers which filesets it has exported from
+//! which pools, in a file of its state directory.
+//!
+//! # Invariants
+//! - HK1: A key is believed of the filesets alone that were exported from its pool: who knows the
+//!   secret of one pool makes no handles of another.
+//!
+//! # Crashes
+//! A fileset is noted, durably, before clients can reach its export.
 
+use std::sync::{Mutex, PoisonError};
+
+use engine::vnode::api::FilesetUuid;
 use front::nfs::HandleKey;
 
 use super::{ServedPool, StateDirectory};
 
-/// The file: a key a line, as hexadecimal digits, those of now last.
+/// The file. A line: the key as 32 hexadecimal digits, the fileset as 32; what was noted last is
+/// last.
 const FILE: &str = "handle-keys";
-/// Most keys that are remembered: each is tried on a handle that is none.
-const KEYS_MAX: usize = 64;
+/// Most lines that are remembered; the oldest are forgotten. More exports than a server can have,
+/// and each looks through all of them once.
+const LINES_MAX: usize = 16 << 10;
 
 /// Returns the key of a pool.
 pub(crate) fn of(served: &ServedPool) -> HandleKey {
     HandleKey::derived(served.pool.secret())
 }
 
-/// Returns the keys of `pools` and of those that were served before, and remembers them.
-pub(crate) fn all(pools: &[ServedPool], state: &StateDirectory) -> anyhow::Result<Vec<HandleKey>> {
-    with_remembered(pools.iter().map(of).collect(), state)
+/// Which filesets were exported from which pools.
+pub(crate) struct ExportedFilesets {
+    /// Where that outlives the server; `None`: nowhere.
+    state: Option<StateDirectory>,
+    lines: Mutex<Lines>,
 }
 
-fn with_remembered(own: Vec<HandleKey>, state: &StateDirectory) -> anyhow::Result<Vec<HandleKey>> {
-    let text = state.read(FILE)?.unwrap_or_default();
-    let shown = state.path_of(FILE);
-    let wrong = || anyhow::anyhow!("{}: a line of it is no key: remove it", shown.display());
-    let lines = text.lines().map(|line| read(line).ok_or_else(wrong));
-    let mut keys = lines.collect::<anyhow::Result<Vec<HandleKey>>>()?;
-    let before = keys.clone();
-    keys.retain(|key| !own.contains(key));
-    keys.extend(own);
-    let surplus = keys.len().saturating_sub(KEYS_MAX);
-    keys.drain(..surplus);
-    let is_known = before.len() == keys.len() && keys.iter().all(|key| before.contains(key));
-    if !is_known {
-        let text: String = keys.iter().map(|key| format!("{}\n", shown_key(key))).collect();
-        if let Err(error) = state.write(FILE, &text) {
-            // Nothing is lost yet: only what leaves one of these pools needs it, later.
-            tracing::warn!("the keys of NFS handles are not remembered: {error:#}");
+#[derive(Default)]
+struct Lines {
+    /// The oldest first.
+    lines: Vec<(HandleKey, FilesetUuid)>,
+    /// Some are not in the file.
+    is_changed: bool,
+}
+
+impl ExportedFilesets {
+    /// Returns what is remembered in `state`.
+    pub(crate) fn read(state: &StateDirectory) -> anyhow::Result<ExportedFilesets> {
+        let text = state.read(FILE)?.unwrap_or_default();
+        let shown = state.path_of(FILE);
+        let wrong = |line: &str| {
+            let shown = shown.display();
+            anyhow::anyhow!("{shown}: {line:?} is no key with a fileset: remove the line")
+        };
+        // A line of a key alone does not say of which filesets it is believed.
+        let lines = text.lines().filter(|line| number_in(line).is_none());
+        let lines = lines.map(|line| read(line).ok_or_else(|| wrong(line)));
+        let lines = lines.collect::<anyhow::Result<Vec<_>>>()?;
+        let lines = Mutex::new(Lines { lines, is_changed: false });
+        Ok(ExportedFilesets { state: Some(state.clone()), lines })
+    }
+
+    /// Returns a memory that ends with the server.
+    #[cfg(test)]
+    pub(crate) fn forgetful() -> ExportedFilesets {
+        ExportedFilesets { state: None, lines: Mutex::default() }
+    }
+
+    /// Notes that a fileset is exported by `key`, and returns the keys of other pools that it was
+    /// exported from.
+    pub(crate) fn note(&self, key: HandleKey, fileset: FilesetUuid) -> Vec<HandleKey> {
+        let mut known = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_fileset = known.lines.iter().filter(|(_, exported)| *exported == fileset);
+        let (own, others): (Vec<HandleKey>, Vec<HandleKey>) =
+            of_fileset.map(|(key, _)| *key).partition(|found| *found == key);
+        if own.is_empty() {
+            known.lines.push((key, fileset));
+            let surplus = known.lines.len().saturating_sub(LINES_MAX);
+            known.lines.drain(..surplus);
+            known.is_changed = true;
+        }
+        others
+    }
+
+    /// Makes what was noted durable. A failure is logged: it harms only a fileset that is moved to
+    /// another pool later, and clients that have it mounted over that.
+    pub(crate) fn keep(&self) {
+        let mut known = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(state) = self.state.as_ref().filter(|_| known.is_changed) else { return };
+        let text: String = known.lines.iter().map(shown_line).collect();
+        match state.write(FILE, &text) {
+            Ok(()) => known.is_changed = false,
+            Err(error) => tracing::warn!("the keys of NFS handles are not remembered: {error:#}"),
         }
     }
-    Ok(keys)
 }
 
-fn shown_key(key: &HandleKey) -> String {
-    key.0.iter().map(|byte| format!("{byte:02x}")).collect()
+fn shown_line((key, fileset): &(HandleKey, FilesetUuid)) -> String {
+    format!("{:032x} {:032x}\n", u128::from_be_bytes(key.0), fileset.0)
 }
 
-fn read(line: &str) -> Option<HandleKey> {
-    let is_one = line.len() == 32 && line.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let number = u128::from_str_radix(line, 16).ok().filter(|_| is_one)?;
-    let mut bytes = number.to_le_bytes();
-    bytes.reverse();
-    Some(HandleKey(bytes))
+fn read(line: &str) -> Option<(HandleKey, FilesetUuid)> {
+    let (key, fileset) = line.split_once(' ')?;
+    Some((HandleKey(number_in(key)?.to_be_bytes()), FilesetUuid(number_in(fileset)?)))
+}
+
+/// Returns the number that 32 hexadecimal digits say.
+fn number_in(text: &str) -> Option<u128> {
+    let is_one = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u128::from_str_radix(text, 16).ok().filter(|_| is_one)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn key(number: u8) -> HandleKey {
+        HandleKey(std::array::from_fn(|at| {
+            number.wrapping_mul(u8::try_from(at).expect("it is small"))
+        }))
+    }
+
     #[test]
-    fn a_key_is_read_as_it_is_written_and_nothing_else_is() {
-        let key = HandleKey(std::array::from_fn(|at| u8::try_from(at).expect("16 numbers")));
-        assert_eq!(read(&shown_key(&key)), Some(key));
-        for line in
-            ["", "7", "+0102030405060708090a0b0c0d0e0f0", "zz0102030405060708090a0b0c0d0e0f"]
-        {
-            assert_eq!(read(line), None, "{line}");
+    fn a_line_is_read_as_it_is_written_and_nothing_else_is() {
+        let line = (key(17), FilesetUuid(1 << 100));
+        assert_eq!(read(shown_line(&line).trim_end()), Some(line));
+        let digits = "000102030405060708090a0b0c0d0e0f";
+        assert!(read(&format!("{digits} {digits}")).is_some());
+        for wrong in ["", digits, "7 7", &format!("{digits} +{}", &digits[1..])] {
+            assert_eq!(read(wrong), None, "{wrong}");
         }
     }
 
-    /// Goal: a key outlives the pool that it is of, for as long as there are not too many others;
-    /// the file is its owner's alone, and one that was changed by hand is not taken for another.
+    /// Goal: HK1; what was noted outlives the server, up to a bound; the file is its owner's alone,
+    /// and one that was changed by hand is refused and not taken for another.
     #[test]
-    fn keys_of_pools_that_were_served_are_remembered() {
+    fn keys_are_believed_of_the_filesets_that_were_exported_by_them() {
         let name = format!("holdfast-handle-keys-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let state = StateDirectory::find(Some(&path)).expect("it is given");
-        let key = |number: u8| HandleKey([number; 16]);
-        let known = |own: &[u8]| {
-            let own = own.iter().map(|&number| key(number)).collect();
-            with_remembered(own, &state).expect("it is kept")
-        };
-        assert_eq!(known(&[1, 2]), [key(1), key(2)]);
-        assert_eq!(known(&[2, 3]), [key(1), key(2), key(3)]);
-        assert_eq!(known(&[1]), [key(2), key(3), key(1)]);
+        let known = || ExportedFilesets::read(&state).expect("it was written here");
+        let fileset = FilesetUuid;
+        let first = known();
+        assert_eq!(first.note(key(1), fileset(10)), []);
+        assert_eq!(first.note(key(2), fileset(20)), []);
+        first.keep();
+        assert_eq!(known().note(key(2), fileset(10)), [key(1)], "it has moved");
+        assert_eq!(known().note(key(1), fileset(20)), [key(2)], "it has moved");
+        assert_eq!(known().note(key(2), fileset(30)), [], "it was never in the other pool");
         let mode = std::fs::metadata(state.path_of(FILE)).expect("it is there").permissions();
         assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
-        for number in 10..10 + u8::try_from(KEYS_MAX).expect("it is small") {
-            assert!(known(&[1, number]).len() <= KEYS_MAX);
+        let many = known();
+        for number in 0..LINES_MAX {
+            many.note(key(3), fileset(100 + u128::try_from(number).expect("it is small")));
         }
-        let left = known(&[1]);
-        assert!(left.contains(&key(1)) && !left.contains(&key(2)), "the oldest is forgotten");
+        many.keep();
+        assert_eq!(known().note(key(2), fileset(10)), [], "the oldest is forgotten");
+        assert_eq!(known().note(key(2), fileset(100)), [key(3)]);
+        state.write(FILE, &format!("{}\n", "07".repeat(16))).expect("it is ours");
+        assert_eq!(known().note(key(2), fileset(10)), [], "of no fileset");
         state.write(FILE, "nonsense\n").expect("it is ours");
-        let refused = with_remembered(vec![key(1)], &state).expect_err("it is no key").to_string();
+        let refused = ExportedFilesets::read(&state).map(drop).expect_err("it is no key");
+        let refused = refused.to_string();
         assert!(refused.contains(FILE) && refused.contains("remove"), "{refused}");
         std::fs::remove_dir_all(&path).expect("it is ours");
     }

@@ -47,12 +47,13 @@ use anyhow::Context;
 use engine::vnode::api::{FileSystem, FilesetUuid};
 use format::fileset::{FilesetName, NamePart};
 use front::counts::OperationCounts;
-use front::nfs::{Server, Service};
+use front::nfs::{Export, Server, Service};
 use front::watch::Watch;
 use serde_json::{Value, json};
 
 use self::config::Config;
 use self::exports::Exports;
+use self::handle_keys::ExportedFilesets;
 use self::history::History;
 use self::notices::Notice;
 use self::receivers::Receivers;
@@ -116,14 +117,31 @@ pub(crate) struct Nfs {
     pub(crate) service: Arc<Service>,
     /// Where.
     pub(crate) address: SocketAddr,
+    /// By which keys handles of exported filesets may be sealed.
+    filesets: ExportedFilesets,
     /// Who listens; `None`: nobody yet, or any more.
     server: Mutex<Option<Server>>,
 }
 
 impl Nfs {
     /// Returns an NFS service at `address` that nobody listens for yet.
-    pub(crate) fn new(service: Arc<Service>, address: SocketAddr) -> Nfs {
-        Nfs { service, address, server: Mutex::new(None) }
+    pub(crate) fn new(
+        service: Arc<Service>,
+        address: SocketAddr,
+        filesets: ExportedFilesets,
+    ) -> Nfs {
+        Nfs { service, address, filesets, server: Mutex::new(None) }
+    }
+
+    /// Has handles believed that the fileset of an export got in other pools, and has it remembered
+    /// that it is exported from this one: at once where clients are served, else in `begin`.
+    fn believing(&self, served: &ServedPool, export: Export) -> Export {
+        let (key, fileset) = (handle_keys::of(served), export.fileset());
+        let earlier = self.filesets.note(key, fileset);
+        if self.with_server(|_| ()).is_some() {
+            self.filesets.keep();
+        }
+        export.believing(earlier)
     }
 
     /// Calls `look` with the server, if it listens.
@@ -133,6 +151,7 @@ impl Nfs {
 
     /// From now on `server` listens.
     pub(crate) fn begin(&self, server: Server) {
+        self.filesets.keep();
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
     }
 

@@ -22,7 +22,11 @@ fn the_line_that_mounts_names_port_and_host() {
 /// A server of a pool in memory that nobody listens for, and its state directory.
 fn hub_of(pool: &Arc<dyn OpenPool>, state: &Path) -> Hub {
     let service = Arc::new(Service::new(HandleKey([7; 16]), 2049));
-    let nfs = Nfs::new(service, "127.0.0.1:2049".parse().expect("it is one"));
+    let nfs = Nfs::new(
+        service,
+        "127.0.0.1:2049".parse().expect("it is one"),
+        ExportedFilesets::forgetful(),
+    );
     let pools = vec![ServedPool::new("/srv/pool.hf".into(), Arc::clone(pool))];
     Hub::new(pools, Some(nfs), StateDirectory::find(Some(state)).expect("it is given"))
 }
@@ -366,7 +370,11 @@ impl Two {
 
     fn hub(&self) -> Hub {
         let service = Arc::new(Service::new(HandleKey([7; 16]), 2049));
-        let nfs = Nfs::new(service, "127.0.0.1:2049".parse().expect("it is one"));
+        let nfs = Nfs::new(
+            service,
+            "127.0.0.1:2049".parse().expect("it is one"),
+            ExportedFilesets::forgetful(),
+        );
         let paths = ["/srv/one.hf", "/srv/two.hf"].into_iter();
         let pools = paths
             .zip(&self.pools)

@@ -12,10 +12,15 @@
 //!   unfinished as long, is closed. A byte now and then is no progress.
 //! - NC4: While the bound of all connections is reached, what is held for those whose clients are
 //!   behind for [`CROWDED_TIME_MAX`] is given up, the most first: with it goes the connection.
-//! - NC5: A connection of a *stranger*, who may use no export, is closed when nothing was asked by
-//!   it for [`STRANGER_IDLE_MAX`].
+//! - NC5: A connection of a *stranger*, which no export admits from its address and port, is closed
+//!   when nothing was asked by it for [`STRANGER_IDLE_MAX`].
 //! - NC6: An address has no more connections than the server allows one. For one more the one of
 //!   them is closed that has asked nothing for the longest time; if all are busy it is refused.
+//!   A record that is unfinished for [`UNFINISHED_BUSY_TIME`] keeps no connection busy.
+//! - NC7: Bytes of unfinished records are bounded apart from all that is held: those of a
+//!   connection of a stranger by [`STRANGER_UNFINISHED_MAX`], those of an address and all of them
+//!   as [`Unfinished`] says. Past a bound the connection
+//!   with the most is closed at once (`server`), so that no address keeps others from being read.
 //!
 //! # Concurrency
 //!
@@ -38,6 +43,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::rpc::{Front, MARK_BYTES, RECORD_BYTES_MAX, front_of};
 use super::service::ReplySink;
+use super::unfinished::Unfinished;
 
 /// Most requests of one connection that are not answered.
 const REQUESTS_IN_FLIGHT_MAX: usize = 256;
@@ -51,6 +57,12 @@ const SEND_TIME_MAX: Duration = Duration::from_secs(30);
 const CROWDED_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long a stranger may ask nothing: `showmount` and `rpcinfo` ask at once.
 const STRANGER_IDLE_MAX: Duration = Duration::from_secs(10);
+/// How long an unfinished record counts as something that is being done: a record that comes over a
+/// network comes in less.
+const UNFINISHED_BUSY_TIME: Duration = Duration::from_secs(1);
+/// Most bytes of an unfinished record of a stranger: calls to MOUNT and to a portmapper are
+/// shorter.
+const STRANGER_UNFINISHED_MAX: usize = 8 << 10;
 /// Bytes that are read at once, unless a record wants more.
 const READ_BYTES: usize = 64 << 10;
 /// Most answers that are written at once.
@@ -64,9 +76,16 @@ pub(super) struct Ground {
     pub(super) held_bytes: AtomicUsize,
     /// Connections of strangers.
     pub(super) strangers: AtomicUsize,
+    /// Bytes of unfinished records.
+    pub(super) unfinished: Mutex<Unfinished>,
 }
 
 impl Ground {
+    pub(super) fn new(epoll: OwnedFd) -> Ground {
+        let (held_bytes, strangers) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Ground { epoll, held_bytes, strangers, unfinished: Mutex::default() }
+    }
+
     /// Whether nothing more is read before something is given back (NC2).
     pub(super) fn is_full(&self) -> bool {
         self.held_bytes.load(Ordering::Relaxed) > HELD_BYTES_MAX
@@ -82,6 +101,8 @@ pub(super) enum Overdue {
     EndsNoRecord,
     /// NC4.
     InTheWay,
+    /// NC7.
+    UnfinishedMost,
     /// NC5.
     IdleStranger,
     /// NC6, and where the system has no descriptor left.
@@ -97,6 +118,9 @@ impl Overdue {
             Overdue::InTheWay => {
                 "memory for requests and answers is full, and it is the slowest by far"
             }
+            Overdue::UnfinishedMost => {
+                "more of requests is unfinished than may be, and of its address it has the most"
+            }
             Overdue::IdleStranger => "no export is for its address, and it asks nothing",
             Overdue::IdlestOfMany => "there are too many, and it asks nothing for the longest time",
         }
@@ -109,7 +133,7 @@ pub(super) struct Connection {
     pub(super) token: u64,
     pub(super) peer: SocketAddr,
     begun: Instant,
-    /// Whether its peer may use no export.
+    /// Whether no export admits its peer.
     is_stranger: AtomicBool,
     /// Requests that came, their bytes, and those of answers that were given to be sent.
     counts: [AtomicU64; 3],
@@ -129,6 +153,8 @@ struct State {
     is_closed: bool,
     /// What was read and is not served.
     input: Vec<u8>,
+    /// Bytes of it that are counted as unfinished (NC7).
+    unfinished_bytes: usize,
     input_since: Option<Instant>,
     output: VecDeque<Vec<u8>>,
     /// How much of the first of them is sent.
@@ -176,7 +202,7 @@ impl Connection {
         Connection { ground, socket, token, peer, begun, is_stranger, counts, state }
     }
 
-    /// Says whether its peer may use no export.
+    /// Says whether no export admits its peer.
     pub(super) fn set_stranger(&self, is_stranger: bool) {
         let was_one = self.is_stranger.swap(is_stranger, Ordering::Relaxed);
         match (was_one, is_stranger) {
@@ -184,6 +210,11 @@ impl Connection {
             (true, false) => drop(self.ground.strangers.fetch_sub(1, Ordering::Relaxed)),
             (false, false) | (true, true) => {}
         }
+    }
+
+    /// Whether no export admits its peer.
+    pub(super) fn is_stranger(&self) -> bool {
+        self.is_stranger.load(Ordering::Relaxed)
     }
 
     /// Has the socket watched for the first time.
@@ -218,6 +249,7 @@ impl Connection {
         }
         state.is_reading = true;
         let mut bytes = std::mem::take(&mut state.input);
+        self.count_unfinished(&mut state, 0);
         drop(state);
         if bytes.capacity() < spare.capacity() {
             // Its memory is in use, and has the room that a long record comes to.
@@ -275,12 +307,32 @@ impl Connection {
             (true, _) => None,
             (false, since) => since.or_else(|| Some(Instant::now())),
         };
+        let is_partial = matches!(front_of(&rest), Front::Partial { .. });
+        self.count_unfinished(&mut state, if is_partial { rest.len() } else { 0 });
         state.input = rest;
         state.is_reading = false;
         self.arm(&mut state);
         drop(state);
         // Answers that came meanwhile were left to the one who reads.
         self.flush();
+    }
+
+    /// NC7: from now on so many bytes of a record wait for more.
+    fn count_unfinished(&self, state: &mut State, bytes: usize) {
+        let before = std::mem::replace(&mut state.unfinished_bytes, bytes);
+        if before != bytes {
+            self.ground.unfinished.lock().change(self.peer.ip(), before, bytes);
+        }
+    }
+
+    /// Returns how many bytes of an unfinished record wait for more.
+    pub(super) fn unfinished_bytes(&self) -> usize {
+        self.state.lock().unfinished_bytes
+    }
+
+    /// NC7: whether a stranger has begun what no stranger asks.
+    pub(super) fn is_stranger_with_much(&self) -> bool {
+        self.is_stranger() && self.unfinished_bytes() > STRANGER_UNFINISHED_MAX
     }
 
     fn give_back(&self, bytes: usize) {
@@ -416,14 +468,17 @@ impl Connection {
         }
         let asked_at = Some(state.asked_at.unwrap_or(self.begun));
         let is_idle = state.in_flight == 0 && is_longer(asked_at, now, STRANGER_IDLE_MAX);
-        let is_stranger = self.is_stranger.load(Ordering::Relaxed);
-        (is_idle && is_stranger).then_some(Overdue::IdleStranger)
+        (is_idle && self.is_stranger()).then_some(Overdue::IdleStranger)
     }
 
-    /// Returns since when nothing was asked; `None`: something is being done.
-    pub(super) fn idle_since(&self) -> Option<Instant> {
+    /// Returns since when nothing was asked; `None`: something is being done at `now`.
+    pub(super) fn idle_since(&self, now: Instant) -> Option<Instant> {
         let state = self.state.lock();
-        let is_idle = state.in_flight == 0 && !state.is_reading && state.input.is_empty();
+        // NC6.
+        let is_stale =
+            state.unfinished_bytes > 0 && is_longer(state.input_since, now, UNFINISHED_BUSY_TIME);
+        let asks_nothing = state.input.is_empty() || is_stale;
+        let is_idle = state.in_flight == 0 && !state.is_reading && asks_nothing;
         is_idle.then(|| state.asked_at.unwrap_or(self.begun))
     }
 
@@ -446,6 +501,7 @@ impl Connection {
         if std::mem::replace(&mut state.is_closed, true) {
             return;
         }
+        self.count_unfinished(state, 0);
         let queued: usize = state.output.drain(..).map(|reply| reply.len()).sum();
         let held = queued + std::mem::take(&mut state.input).len();
         self.give_back(held);
@@ -569,222 +625,4 @@ fn is_transient(error: &std::io::Error) -> bool {
 const _: () = assert!(RECORD_BYTES_MAX + MARK_BYTES < 2 << 20);
 
 #[cfg(test)]
-pub(super) mod tests {
-    use std::net::{IpAddr, TcpListener};
-
-    use super::*;
-
-    fn seconds(count: u64) -> Duration {
-        Duration::from_secs(count)
-    }
-
-    /// Returns a connection, and the client's end of it.
-    fn connected(peer: Option<IpAddr>, token: u64) -> (Connection, TcpStream) {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("there is room");
-        let (held_bytes, strangers) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let ground = Arc::new(Ground { epoll, held_bytes, strangers });
-        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
-        let address = listener.local_addr().expect("it has one");
-        let client = TcpStream::connect(address).expect("it listens");
-        let (socket, found) = listener.accept().expect("it came");
-        socket.set_nonblocking(true).expect("it is a socket");
-        let peer = SocketAddr::new(peer.unwrap_or(found.ip()), found.port());
-        (Connection::new(&ground, socket, peer, token), client)
-    }
-
-    /// Returns a connection that is said to come from `peer`.
-    pub(in super::super) fn from(peer: IpAddr, token: u64) -> Arc<Connection> {
-        Arc::new(connected(Some(peer), token).0)
-    }
-
-    /// Returns a connection that is watched, and the client's end of it.
-    fn pair() -> (Connection, TcpStream) {
-        let (connection, client) = connected(None, 99);
-        connection.watch().expect("there is room");
-        (connection, client)
-    }
-
-    /// The client reads until the server has sent more; returns since when the answer waits that is
-    /// the first then.
-    fn take_more(connection: &Connection, mut client: &TcpStream) -> Option<Instant> {
-        let left = |state: &State| (state.output.len(), state.sent);
-        let before = left(&connection.state.lock());
-        loop {
-            client.read_exact(&mut [0; 64 << 10]).expect("there is more");
-            // The socket can be written to, perhaps.
-            let found = connection.take_input(&mut Vec::new());
-            assert!(matches!(found, Input::Nothing), "it asks nothing");
-            let state = connection.state.lock();
-            if left(&state) != before {
-                return state.output_since;
-            }
-        }
-    }
-
-    /// Goal: who takes a byte of an answer now and then is as late as who takes none (NC3), and
-    /// what is held for him is in the way of others (NC4); who takes whole answers is not late.
-    #[test]
-    fn a_part_of_an_answer_is_no_progress() {
-        const ANSWER_BYTES: usize = 12 << 20;
-        let (connection, client) = pair();
-        (0..3).for_each(|_| connection.send(vec![7; ANSWER_BYTES]));
-        let (first, held) = {
-            let state = connection.state.lock();
-            assert!(state.is_blocked && state.output.len() == 3, "no socket holds so much");
-            (state.output_since.expect("it waits"), state.output_bytes)
-        };
-        assert_eq!(connection.overdue(first + SEND_TIME_MAX), None);
-        assert_eq!(connection.overdue(first + seconds(31)), Some(Overdue::TakesNoAnswer));
-        assert_eq!(connection.bytes_in_the_way(first + CROWDED_TIME_MAX), 0);
-        assert_eq!(connection.bytes_in_the_way(first + seconds(6)), held);
-        assert_eq!(take_more(&connection, &client), Some(first), "it is the same answer");
-        let later = loop {
-            let since = take_more(&connection, &client);
-            if connection.state.lock().output.len() < 3 {
-                break since.expect("the next waits");
-            }
-            assert_eq!(since, Some(first), "it is the same answer");
-        };
-        assert!(later > first, "a whole one was taken");
-        // But he is behind still.
-        let left = connection.bytes_in_the_way(first + seconds(6));
-        assert!(left > 0 && left < held, "{left} of {held}");
-        connection.close();
-        assert_eq!(connection.ground.held_bytes.load(Ordering::Relaxed), 0);
-    }
-
-    /// Reads what the client has sent, which may be on its way.
-    fn read(connection: &Connection) -> Taken<'_> {
-        loop {
-            match connection.take_input(&mut Vec::new()) {
-                Input::Bytes(taken) if !taken.bytes().is_empty() => return taken,
-                Input::Bytes(taken) => drop(taken.put_back()),
-                Input::Nothing | Input::End => panic!("nobody else reads, and the client is there"),
-            }
-        }
-    }
-
-    /// Goal: a long record that comes in pieces is read into memory that the thread has, for new
-    /// memory costs a fault for each page; and what is left to the connection has no more room than
-    /// bytes, for thousands may be in the middle of one.
-    #[test]
-    fn a_record_in_pieces_is_read_into_memory_that_is_there() {
-        const PIECE: usize = 100_000;
-        let (connection, mut client) = pair();
-        let mut spare = Vec::with_capacity(RECORD_BYTES_MAX);
-        let memory = spare.as_ptr();
-        client.write_all(&[0x80, 0x10, 0, 0]).expect("the server reads");
-        for number in 1..6 {
-            client.write_all(&vec![7; PIECE]).expect("the server reads");
-            while connection.state.lock().input.len() < number * PIECE + 4 {
-                let Input::Bytes(taken) = connection.take_input(&mut spare) else {
-                    panic!("nobody else reads, and the client is there")
-                };
-                assert_eq!(taken.bytes().as_ptr(), memory);
-                spare = taken.put_back();
-            }
-            let state = connection.state.lock();
-            assert!(state.input.capacity() <= state.input.len() + 4096);
-        }
-    }
-
-    /// Goal: what a reader has taken is counted no more when it is gone, whatever became of the
-    /// connection and of the reader meanwhile: else the bound of all is reached for ever.
-    #[test]
-    fn what_a_reader_had_when_its_connection_was_closed_is_given_back() {
-        let ends: [fn(Taken<'_>); 3] = [
-            |taken| drop(taken.put_back()),
-            |taken| drop(taken),
-            |taken| panic!("{} bytes", taken.bytes().len()),
-        ];
-        for (number, end) in ends.into_iter().enumerate() {
-            for is_closed in [true, false] {
-                let (connection, mut client) = pair();
-                let held = || connection.ground.held_bytes.load(Ordering::Relaxed);
-                client.write_all(&[7; 100]).expect("the server reads");
-                let mut taken = read(&connection);
-                taken.begin_request(40);
-                assert_eq!(held(), 60);
-                if is_closed {
-                    connection.close();
-                }
-                let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| end(taken)));
-                assert_eq!(ended.is_err(), number == 2);
-                connection.close();
-                assert_eq!(held(), 0, "end {number}, closed before: {is_closed}");
-            }
-        }
-    }
-
-    /// Goal: the bound of all holds for connections too that were armed when there was room (NC2):
-    /// else each of thousands that were idle is served once. What it asked is not lost.
-    #[test]
-    fn nothing_is_read_past_the_bound_of_all_by_who_was_armed_before() {
-        let (connection, mut client) = pair();
-        connection.ground.held_bytes.store(HELD_BYTES_MAX + 1, Ordering::Relaxed);
-        client.write_all(&[7; 100]).expect("the server has a socket");
-        assert!(matches!(connection.take_input(&mut Vec::new()), Input::Nothing));
-        assert_eq!(connection.ground.held_bytes.load(Ordering::Relaxed), HELD_BYTES_MAX + 1);
-        assert!(connection.state.lock().is_parked);
-        assert_eq!(connection.overdue(connection.begun), None);
-        assert!(connection.state.lock().is_parked, "the bound is still reached");
-        connection.ground.held_bytes.store(0, Ordering::Relaxed);
-        assert_eq!(connection.overdue(connection.begun), None);
-        assert!(!connection.state.lock().is_parked, "the sweep goes on");
-        assert_eq!(read(&connection).bytes().len(), 100);
-    }
-
-    /// Goal: while the bound of all is reached nobody is late with a record that is not read on, as
-    /// long as something is being done for him; else he is: what is held may be such records alone.
-    #[test]
-    fn unfinished_records_are_not_waited_for_without_end() {
-        let (connection, _client) = pair();
-        let begun = [0x80, 0, 0, 40, 1, 2, 3];
-        connection.ground.held_bytes.store(HELD_BYTES_MAX + begun.len(), Ordering::Relaxed);
-        connection.state.lock().is_reading = true;
-        connection.put_back(begun.to_vec());
-        let since = connection.state.lock().input_since.expect("it is not whole");
-        assert!(connection.state.lock().is_parked, "the bound is reached");
-        connection.state.lock().in_flight = 1;
-        assert_eq!(connection.overdue(since + seconds(31)), None);
-        connection.state.lock().in_flight = 0;
-        assert_eq!(connection.overdue(since + SEND_TIME_MAX), None);
-        assert_eq!(connection.overdue(since + seconds(31)), Some(Overdue::EndsNoRecord));
-        assert_eq!(connection.bytes_in_the_way(since + CROWDED_TIME_MAX), 0);
-        assert_eq!(connection.bytes_in_the_way(since + seconds(6)), begun.len());
-    }
-
-    /// Goal: a whole request that waits for a thread for long is no reason to close a connection.
-    #[test]
-    fn a_request_that_is_whole_is_not_overdue() {
-        let (connection, _client) = pair();
-        connection.state.lock().is_reading = true;
-        connection.put_back(vec![0x80, 0, 0, 4, 1, 2, 3, 4]);
-        let since = connection.state.lock().input_since.expect("it is not served");
-        assert_eq!(connection.overdue(since + seconds(31)), None);
-    }
-
-    /// Goal: a stranger is idle when nothing was asked, whatever bytes came, and nothing is being
-    /// done (NC5); he is counted as long as he is connected.
-    #[test]
-    fn a_stranger_who_asks_is_not_idle() {
-        let (connection, _client) = pair();
-        let begun = connection.begun;
-        assert_eq!(connection.overdue(begun + seconds(11)), None, "he may use an export");
-        connection.set_stranger(true);
-        connection.set_stranger(true);
-        let ground = Arc::clone(&connection.ground);
-        assert_eq!(ground.strangers.load(Ordering::Relaxed), 1);
-        assert_eq!(connection.overdue(begun + STRANGER_IDLE_MAX), None);
-        assert_eq!(connection.overdue(begun + seconds(11)), Some(Overdue::IdleStranger));
-        connection.begin_request(0);
-        let asked = connection.state.lock().asked_at.expect("just now");
-        assert_eq!(connection.overdue(asked + seconds(11)), None, "he waits for an answer");
-        connection.send(vec![0; 28]);
-        assert_eq!(connection.overdue(asked + STRANGER_IDLE_MAX), None);
-        connection.state.lock().input_since = Some(asked);
-        assert_eq!(connection.overdue(asked + seconds(11)), Some(Overdue::IdleStranger));
-        drop(connection);
-        assert_eq!(ground.strangers.load(Ordering::Relaxed), 0);
-    }
-}
+pub(super) mod tests;

@@ -7,14 +7,17 @@
 //! # Invariants
 //! - DR1: A request that is being done is not done a second time: its answer goes to the connection
 //!   that asked last.
-//! - DR2: At most [`ENTRIES_MAX`] answers are kept, the oldest go first, none longer than
-//!   [`KEPT_TIME`]. Answers to changes are short, so this is some MiB.
+//! - DR2: At most [`ENTRIES_MAX`] answers are kept, none longer than [`KEPT_TIME`]. Answers to
+//!   changes are short, so this is some MiB. When there are too many, the oldest of the address
+//!   that has the most go: a client that sends many requests forgets its own answers first.
+//!
+//! Not here: which requests may have an answer kept (`service`: only those that an export admits).
 //!
 //! # Crashes
 //! All is forgotten: a request that is sent again to a server that has died since is done again.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +31,11 @@ use super::service::ReplySink;
 const KEPT_TIME: Duration = Duration::from_secs(120);
 /// Most answers that are kept.
 const ENTRIES_MAX: usize = 32 << 10;
+/// The part of an address's answers that goes at once when there are too many: one of so many, so
+/// that the address with the most is looked for once in a while only.
+const FORGOTTEN_PART: usize = 8;
+/// How often the answers of all addresses are looked through for old ones, when there are too many.
+const SWEEP_TIME: Duration = Duration::from_secs(10);
 /// Bytes from the front of a request that are summed up.
 const SUMMED_BYTES: usize = 512;
 
@@ -76,8 +84,12 @@ pub(super) enum Arrival {
 #[derive(Default)]
 struct Requests {
     entries: HashMap<RequestKey, Entry>,
-    /// Those that are done, the oldest first.
-    done: VecDeque<(Instant, RequestKey)>,
+    /// Those that are done, by address, the oldest first.
+    done: HashMap<IpAddr, VecDeque<(Instant, RequestKey)>>,
+    /// How many are done.
+    done_count: usize,
+    /// When the answers of all addresses were last looked through.
+    swept: Option<Instant>,
 }
 
 /// The requests of the last time.
@@ -100,7 +112,7 @@ impl Duplicates {
         sink: &Arc<dyn ReplySink>,
     ) -> Arrival {
         let mut requests = self.requests.lock();
-        requests.drop_old(Instant::now());
+        requests.drop_old(key.peer.ip(), Instant::now());
         let is_busy = matches!(requests.entries.get(&key), Some(Entry::Busy(_)));
         if is_busy && planted::is(Planted::DuplicateDoneBeside) {
             requests.entries.remove(&key);
@@ -121,16 +133,50 @@ impl Duplicates {
 }
 
 impl Requests {
-    /// DR2.
-    fn drop_old(&mut self, now: Instant) {
-        while let Some(&(since, key)) = self.done.front() {
-            let is_old = now.saturating_duration_since(since) > KEPT_TIME;
-            if !is_old && self.done.len() <= ENTRIES_MAX {
-                return;
-            }
-            self.done.pop_front();
-            self.entries.remove(&key);
+    /// DR2: forgets the old answers of an address.
+    fn drop_old(&mut self, address: IpAddr, now: Instant) {
+        let Requests { entries, done, done_count, .. } = self;
+        let Some(queue) = done.get_mut(&address) else { return };
+        let is_old =
+            |&(since, _): &(Instant, RequestKey)| now.saturating_duration_since(since) > KEPT_TIME;
+        let old_count = queue.iter().take_while(|done| is_old(done)).count();
+        for (_, key) in queue.drain(..old_count) {
+            entries.remove(&key);
         }
+        *done_count -= old_count;
+        if queue.is_empty() {
+            done.remove(&address);
+        }
+    }
+
+    /// Notes that a request was done just now.
+    fn note_done(&mut self, key: RequestKey, now: Instant) {
+        self.done.entry(key.peer.ip()).or_default().push_back((now, key));
+        self.done_count += 1;
+        if self.done_count > ENTRIES_MAX {
+            self.make_room(now);
+        }
+    }
+
+    /// DR2: forgets what is old, and answers of the address that has the most.
+    fn make_room(&mut self, now: Instant) {
+        let is_due = |since| now.saturating_duration_since(since) > SWEEP_TIME;
+        if self.swept.is_none_or(is_due) {
+            self.swept = Some(now);
+            let addresses: Vec<IpAddr> = self.done.keys().copied().collect();
+            addresses.into_iter().for_each(|address| self.drop_old(address, now));
+        }
+        if self.done_count <= ENTRIES_MAX {
+            return;
+        }
+        let Requests { entries, done, done_count, .. } = self;
+        let Some(most) = done.values_mut().max_by_key(|queue| queue.len()) else { return };
+        let count = most.len().div_ceil(FORGOTTEN_PART);
+        for (_, key) in most.drain(..count) {
+            entries.remove(&key);
+        }
+        *done_count -= count;
+        done.retain(|_, queue| !queue.is_empty());
     }
 }
 
@@ -139,7 +185,7 @@ impl InProgress {
     pub(super) fn end(self, reply: Vec<u8>) {
         let mut requests = self.of.requests.lock();
         let waiting = requests.entries.insert(self.key, Entry::Done(reply.clone()));
-        requests.done.push_back((Instant::now(), self.key));
+        requests.note_done(self.key, Instant::now());
         if planted::is(Planted::DuplicateForgotten) {
             requests.entries.remove(&self.key);
         }
@@ -174,7 +220,11 @@ mod tests {
     }
 
     fn key(xid: u32, record: &[u8]) -> RequestKey {
-        RequestKey::new(([127, 0, 0, 1], 900).into(), (xid, 100_003, 8), record)
+        key_from(1, xid, record)
+    }
+
+    fn key_from(last: u8, xid: u32, record: &[u8]) -> RequestKey {
+        RequestKey::new(([127, 0, 0, last], 900).into(), (xid, 100_003, 8), record)
     }
 
     #[test]
@@ -206,7 +256,33 @@ mod tests {
         }
         let mut kept = requests.requests.lock();
         assert!(kept.entries.len() <= ENTRIES_MAX + 1);
-        kept.drop_old(Instant::now() + KEPT_TIME + KEPT_TIME);
-        assert_eq!(kept.entries.len(), 0);
+        let (address, later) = ([127, 0, 0, 1].into(), Instant::now() + KEPT_TIME + KEPT_TIME);
+        kept.drop_old(address, later);
+        assert_eq!((kept.entries.len(), kept.done_count, kept.done.len()), (0, 0, 0));
+    }
+
+    /// Goal: DR2: no address makes the answers to another be forgotten, however many requests it
+    /// sends; addresses that have gone leave nothing behind for longer than there is room.
+    #[test]
+    fn an_address_that_asks_much_forgets_its_own_answers() {
+        let requests = Arc::new(Duplicates::default());
+        let sink: Arc<dyn ReplySink> = Arc::new(Kept::default());
+        let ask = |key| match requests.arrive(key, &sink) {
+            Arrival::New(new) => new.end(b"done".to_vec()),
+            Arrival::Busy | Arrival::Done(_) => panic!("each is new"),
+        };
+        (0..100).for_each(|xid| ask(key_from(2, xid, b"rename")));
+        for xid in 0..u32::try_from(2 * ENTRIES_MAX).expect("it is small") {
+            ask(key_from(3, xid, b"remove"));
+        }
+        for xid in 0..100 {
+            let again = requests.arrive(key_from(2, xid, b"rename"), &sink);
+            assert!(matches!(again, Arrival::Done(_)), "{xid} was forgotten");
+        }
+        let mut kept = requests.requests.lock();
+        assert!(kept.done_count <= ENTRIES_MAX && kept.entries.len() == kept.done_count);
+        kept.swept = None;
+        kept.make_room(Instant::now() + KEPT_TIME + KEPT_TIME);
+        assert_eq!((kept.entries.len(), kept.done.len()), (0, 0), "both are long gone");
     }
 }

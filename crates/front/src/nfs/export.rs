@@ -241,6 +241,8 @@ pub struct Export {
     id: ExportId,
     /// What seals its handles; `None`: the server's key.
     key: Option<HandleKey>,
+    /// Keys that sealed handles of the fileset when it was in other pools.
+    earlier_keys: Vec<HandleKey>,
     /// Those of its pool.
     turns: Arc<Turns>,
     /// Where what is asked is seen.
@@ -277,7 +279,18 @@ impl Export {
         let id = ExportId(u32::try_from(hash >> 32).expect("32 bits"));
         let place = Arc::new(Place::new("nfs", rules.name.clone(), &fs, root.ino));
         let turns = Arc::default();
-        Ok(Export { rules, fs, fileset, root, id, key: None, turns, place, _kept: None })
+        Ok(Export {
+            rules,
+            fs,
+            fileset,
+            root,
+            id,
+            key: None,
+            earlier_keys: Vec::new(),
+            turns,
+            place,
+            _kept: None,
+        })
     }
 
     /// Returns the export, whose handles are sealed by a key of its own: that of its pool, so that
@@ -285,6 +298,13 @@ impl Export {
     #[must_use]
     pub fn sealed_by(self, key: HandleKey) -> Export {
         Export { key: Some(key), ..self }
+    }
+
+    /// Returns the export, whose handles may be sealed by any of `keys` too: those of the pools
+    /// that its fileset was in before.
+    #[must_use]
+    pub fn believing(self, keys: Vec<HandleKey>) -> Export {
+        Export { earlier_keys: keys, ..self }
     }
 
     /// Returns the export, which has its turns together with those of `others` that are of the same
@@ -308,6 +328,10 @@ impl Export {
 
     pub(super) fn key(&self) -> Option<&HandleKey> {
         self.key.as_ref()
+    }
+
+    pub(super) fn earlier_keys(&self) -> &[HandleKey] {
+        &self.earlier_keys
     }
 
     /// Returns the export, which drops `kept` when its last request has ended.

@@ -29,6 +29,15 @@ impl fmt::Debug for HandleKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ExportId(pub(super) u32);
 
+impl ExportId {
+    /// Returns the number that stands in a handle, which may have been made up; `None` for bytes of
+    /// another length.
+    pub(super) fn named_in(bytes: &[u8]) -> Option<ExportId> {
+        let bytes: &[u8; HANDLE_BYTES] = bytes.try_into().ok()?;
+        Some(ExportId(u32::from_le_bytes(bytes[36..SEALED_BYTES].try_into().ok()?)))
+    }
+}
+
 impl HandleKey {
     /// Returns the key that is made of a secret, which serves other ends too.
     #[must_use]

@@ -48,6 +48,8 @@ mod rpc;
 mod server;
 mod service;
 mod turns;
+mod unfinished;
+mod used;
 mod xdr;
 
 pub use export::{Export, ExportRules, Network, RuleError, Squash};

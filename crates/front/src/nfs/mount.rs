@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::export::Export;
 use super::rpc::{Call, Unserved};
@@ -90,7 +91,7 @@ pub(super) fn answer(
         DUMP => service.mounts().lock().dump(out),
         UMNT => service.mounts().lock().remove(peer.ip(), Some(path_of(args)?)),
         UMNTALL => service.mounts().lock().remove(peer.ip(), None),
-        EXPORT => list(service, out),
+        EXPORT => list(service, peer.ip(), out),
         _ => return Err(Unserved::Procedure),
     }
     Ok(())
@@ -105,7 +106,10 @@ fn mount(service: &Service, peer: SocketAddr, path: &[u8], out: &mut Writer) {
     match &found {
         Ok(_) => tracing::info!(%peer, path = %path.escape_ascii(), "mounted by NFS"),
         Err(status) => {
-            tracing::warn!(%peer, path = %path.escape_ascii(), status, "NFS mount refused");
+            if let Some(others) = service.refused_mounts().pass(Instant::now()) {
+                let path = path.escape_ascii();
+                tracing::warn!(%peer, %path, status, others, "NFS mount refused");
+            }
         }
     }
     match found {
@@ -147,8 +151,9 @@ fn below<'p>(path: &'p [u8], name: &[u8]) -> Option<&'p [u8]> {
     is_inside.then_some(rest)
 }
 
-fn list(service: &Service, out: &mut Writer) {
-    for export in service.exports() {
+/// Lists the exports that `address` may use. Of others neither name nor networks are told.
+fn list(service: &Service, address: IpAddr, out: &mut Writer) {
+    for export in service.exports().iter().filter(|export| export.is_for(address)) {
         out.bool(true);
         out.opaque(export.rules().name.as_bytes());
         for network in &export.rules().networks {

@@ -32,7 +32,9 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use super::connection::{Connection, Ground, HELD_BYTES_MAX, Input, Overdue, Taken};
 use super::peers::Peers;
 use super::rpc::{Front, MARK_BYTES, RECORD_BYTES_MAX, front_of, joined};
-use super::service::{Commit, NoCall, ReplySink, Service, Used};
+use super::service::{Commit, NoCall, ReplySink, Service};
+use super::used::Used;
+use crate::log_limit::LogLimit;
 
 /// Most threads of a server.
 pub const THREADS_MAX: usize = 256;
@@ -46,7 +48,7 @@ const CONNECTIONS_OF_ONE_MAX: usize = 1024;
 const GIVEN_UP_MAX: usize = 16;
 /// How long they have asked nothing.
 const GIVEN_UP_TIME: Duration = Duration::from_secs(60);
-/// Most connections of strangers, who may use no export: who looks at what there is comes and goes.
+/// Most connections of strangers, which no export admits: `showmount` asks, and is gone.
 const STRANGERS_MAX: usize = 64;
 /// Most addresses that a server listens at.
 const LISTENERS_MAX: usize = 8;
@@ -133,6 +135,8 @@ struct Shared {
     connections_of_one: usize,
     /// Connections that were refused, or closed for others, since that was last told.
     surplus: AtomicUsize,
+    /// Connections that were closed for their unfinished records, in the log.
+    unfinished_ended: LogLimit,
     /// Nobody watches a listener: the system had nothing left to accept with.
     is_deaf: AtomicBool,
     /// NV1: commits that are to be run, those of one file system together. Each is of a request in
@@ -207,17 +211,14 @@ impl Server {
         }
         let shared = Arc::new(Shared {
             service,
-            ground: Arc::new(Ground {
-                epoll,
-                held_bytes: AtomicUsize::new(0),
-                strangers: AtomicUsize::new(0),
-            }),
+            ground: Arc::new(Ground::new(epoll)),
             listeners,
             connections: Mutex::default(),
             next_token: AtomicU64::new(LISTENERS_END),
             thread_count,
             connections_of_one: options.connections_of_one.max(1),
             surplus: AtomicUsize::new(0),
+            unfinished_ended: LogLimit::default(),
             is_deaf: AtomicBool::new(false),
             left: Mutex::default(),
             has_left: AtomicBool::new(false),
@@ -369,17 +370,8 @@ impl Shared {
     fn welcome(&self, socket: TcpStream, peer: SocketAddr) {
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let mut connections = self.connections.lock();
-        if connections.len() >= CONNECTIONS_MAX {
-            self.surplus.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        let is_stranger = !self.service.knows(peer.ip());
-        if is_stranger && self.ground.strangers.load(Ordering::Relaxed) >= STRANGERS_MAX {
-            let most = STRANGERS_MAX;
-            tracing::debug!(%peer, "NFS: {most} clients are connected that no export is for");
-            return;
-        }
-        if !self.make_room_beside(&mut connections, peer.ip()) {
+        let is_stranger = !self.service.admits(peer);
+        if !self.make_room_for(&mut connections, peer.ip(), is_stranger) {
             return;
         }
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
@@ -396,17 +388,58 @@ impl Shared {
         }
     }
 
-    /// NC6: returns whether an address may have one more connection.
-    fn make_room_beside(&self, connections: &mut Peers, address: IpAddr) -> bool {
+    /// Returns whether one more connection may be open, and closes another for it where a bound is
+    /// reached: of its address (NC6), of strangers, of all.
+    fn make_room_for(&self, connections: &mut Peers, address: IpAddr, is_stranger: bool) -> bool {
         // PE1: only where there are too many is each looked at.
-        if connections.count_of(address) < self.connections_of_one {
-            return true;
+        if connections.count_of(address) >= self.connections_of_one
+            && !self.close_idlest(connections, |it| it.peer.ip() == address)
+        {
+            return false;
         }
+        if is_stranger
+            && self.ground.strangers.load(Ordering::Relaxed) >= STRANGERS_MAX
+            && !self.close_idlest(connections, |it| it.is_stranger())
+        {
+            return false;
+        }
+        connections.len() < CONNECTIONS_MAX || self.close_idlest(connections, |_| true)
+    }
+
+    /// Closes the connection that has asked nothing for the longest time, among those that `of`
+    /// chooses. Returns whether there was one.
+    fn close_idlest(&self, connections: &mut Peers, of: impl Fn(&Arc<Connection>) -> bool) -> bool {
         self.surplus.fetch_add(1, Ordering::Relaxed);
-        let of_address = connections.values().filter(|it| it.peer.ip() == address);
-        let idle = of_address.filter_map(|it| Some((it.idle_since()?, it.token)));
+        let now = Instant::now();
+        let chosen = connections.values().filter(|it| of(it));
+        let idle = chosen.filter_map(|it| Some((it.idle_since(now)?, it.token)));
         let idlest = idle.min().and_then(|(_, token)| connections.remove(token));
         idlest.inspect(|idlest| end(idlest, Overdue::IdlestOfMany)).is_some()
+    }
+
+    /// NC7: closes what has left too much of its requests unfinished, after `connection` was read.
+    fn bound_unfinished(&self, connection: &Connection) {
+        if connection.is_stranger_with_much() {
+            return self.end_unfinished(connection);
+        }
+        let past_bound = || self.ground.unfinished.lock().past_bound(connection.peer.ip());
+        while let Some(address) = past_bound() {
+            let connections = self.connections.lock();
+            let of_address = connections.values().filter(|it| it.peer.ip() == address);
+            let unfinished = of_address.map(|it| (it.unfinished_bytes(), it.token));
+            let most = unfinished.max().filter(|(bytes, _)| *bytes > 0);
+            let Some(most) = most.and_then(|(_, token)| connections.get(token)) else { return };
+            self.end_unfinished(most);
+        }
+    }
+
+    fn end_unfinished(&self, connection: &Connection) {
+        let others = self.unfinished_ended.pass(Instant::now());
+        if let (Some(others), peer) = (others, connection.peer) {
+            let words = Overdue::UnfinishedMost.words();
+            tracing::warn!(%peer, others, "NFS: a connection is closed: {words}");
+        }
+        connection.close();
     }
 
     /// Has the listeners watched again where the system had no descriptor left, and gives up
@@ -415,7 +448,7 @@ impl Shared {
         let is_idle = |since: &Instant| now.saturating_duration_since(*since) > GIVEN_UP_TIME;
         let idle = connections
             .values()
-            .filter_map(|it| Some((it.idle_since().filter(is_idle)?, it.token)));
+            .filter_map(|it| Some((it.idle_since(now).filter(is_idle)?, it.token)));
         let mut idle: Vec<(Instant, u64)> = idle.collect();
         idle.sort_unstable();
         for (_, token) in idle.into_iter().take(GIVEN_UP_MAX) {
@@ -450,6 +483,7 @@ impl Shared {
         };
         // What is behind a request that may take long is another thread's.
         let mut input = input.put_back();
+        self.bound_unfinished(connection);
         self.commit(done.commits);
         if let Some(record) = slow {
             let joined = record.joined;
@@ -570,7 +604,7 @@ impl Shared {
         let mut connections = self.connections.lock();
         if is_changed {
             for connection in connections.values() {
-                connection.set_stranger(!self.service.knows(connection.peer.ip()));
+                connection.set_stranger(!self.service.admits(connection.peer));
             }
         }
         if self.ground.is_full() {
@@ -622,7 +656,10 @@ fn end(connection: &Connection, why: Overdue) {
         Overdue::IdleStranger | Overdue::IdlestOfMany => {
             tracing::debug!(%peer, "NFS: a connection is closed: {words}")
         }
-        Overdue::TakesNoAnswer | Overdue::EndsNoRecord | Overdue::InTheWay => {
+        Overdue::TakesNoAnswer
+        | Overdue::EndsNoRecord
+        | Overdue::InTheWay
+        | Overdue::UnfinishedMost => {
             tracing::warn!(%peer, "NFS: a connection is closed: {words}");
         }
     }

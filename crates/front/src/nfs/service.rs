@@ -28,11 +28,13 @@ use super::protocol::{
     self, HANDLE_BYTES_MAX, PROCEDURE_NAMES, Status, fsid_of, put_attr, put_before, put_some_attr,
 };
 use super::rpc::{self, Call, Credentials, Unserved};
-use super::turns::{Turn, Turns};
+use super::turns::Turns;
+use super::used::{Used, is_same};
 use super::xdr::{Garbage, Reader, Writer};
 use super::{attributes, data, listing, names, portmap};
 use crate::counts::OperationCounts;
 use crate::failure::log_failure;
+use crate::log_limit::LogLimit;
 use crate::watch::{Asker, Watch};
 
 /// Most exports of a server.
@@ -69,15 +71,18 @@ pub enum ExportError {
 pub struct Service {
     /// Seals handles of exports that have no key of their own.
     key: HandleKey,
-    /// Others by which handles may be sealed that clients have.
-    others: Vec<HandleKey>,
     exports: RwLock<Vec<Arc<Export>>>,
     /// How often they have changed.
     changes: AtomicU64,
     /// Of how many pools they are.
     pool_count: AtomicUsize,
-    duplicates: Arc<Duplicates>,
+    /// Answers to changes of names and attributes.
+    name_changes: Arc<Duplicates>,
+    /// Answers to WRITE, kept apart: there are many, and to write again does no harm.
+    writes: Arc<Duplicates>,
     mounts: Mutex<Mounts>,
+    /// Mounts that were refused, in the log.
+    refused_mounts: LogLimit,
     counts: Arc<Counts>,
     /// Where NFS and MOUNT are, for who asks the portmapper.
     port: u16,
@@ -142,21 +147,16 @@ impl Service {
     pub fn new(key: HandleKey, port: u16) -> Service {
         Service {
             key,
-            others: Vec::new(),
             exports: RwLock::default(),
             changes: AtomicU64::new(0),
             pool_count: AtomicUsize::new(0),
-            duplicates: Arc::default(),
+            name_changes: Arc::default(),
+            writes: Arc::default(),
             mounts: Mutex::default(),
+            refused_mounts: LogLimit::default(),
             counts: Arc::default(),
             port,
         }
-    }
-
-    /// Returns the service, which believes handles too that are sealed by any of `keys`.
-    #[must_use]
-    pub fn believing(self, keys: Vec<HandleKey>) -> Service {
-        Service { others: keys, ..self }
     }
 
     /// Exports what `export` says, from now on.
@@ -225,7 +225,12 @@ impl Service {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// Whether any export may be used from `address`: else a *stranger* is there.
+    /// Whether any export admits requests of `peer`: else it is a *stranger*.
+    pub(super) fn admits(&self, peer: SocketAddr) -> bool {
+        self.exports.read().iter().any(|export| export.admits(peer))
+    }
+
+    /// Whether any export may be used from `address`, by whatever port.
     pub(super) fn knows(&self, address: IpAddr) -> bool {
         self.exports.read().iter().any(|export| export.is_for(address))
     }
@@ -252,22 +257,58 @@ impl Service {
         export.key().unwrap_or(&self.key).seal(export.id(), handle)
     }
 
-    /// Returns what a handle names, and by which export it was given out, if any key that is known
-    /// here has sealed it.
-    fn unseal(&self, bytes: &[u8]) -> Option<(ExportId, Handle)> {
-        let mut keys = std::iter::once(&self.key).chain(&self.others);
-        keys.find_map(|key| key.unseal(bytes)).or_else(|| {
-            let exports = self.exports.read();
-            exports.iter().filter_map(|export| export.key()).find_map(|key| key.unseal(bytes))
-        })
+    /// Returns the export by which a handle was given out, and what the handle names. The handle
+    /// must be sealed by a key of that export (`Export::believing`): the secret of one pool makes
+    /// no handles of another.
+    fn unseal(&self, bytes: &[u8]) -> Result<(Arc<Export>, Handle), Status> {
+        let id = ExportId::named_in(bytes).ok_or(Status::BADHANDLE)?;
+        let exports = self.exports.read();
+        if let Some(export) = exports.iter().find(|export| export.id() == id) {
+            let unsealed = self.keys_of(export).find_map(|key| key.unseal(bytes));
+            let (_, handle) = unsealed.ok_or(Status::BADHANDLE)?;
+            return Ok((Arc::clone(export), handle));
+        }
+        // Handles of an export that was removed are stale; anything else was made up.
+        let mut keys = exports.iter().flat_map(|export| self.keys_of(export));
+        let is_ours =
+            self.key.unseal(bytes).is_some() || keys.any(|key| key.unseal(bytes).is_some());
+        Err(if is_ours { Status::STALE } else { Status::BADHANDLE })
+    }
+
+    /// Returns the keys by which handles of an export may be sealed, the one that is in use first.
+    fn keys_of<'k>(&'k self, export: &'k Export) -> impl Iterator<Item = &'k HandleKey> {
+        std::iter::once(export.key().unwrap_or(&self.key)).chain(export.earlier_keys())
     }
 
     pub(super) fn mounts(&self) -> &Mutex<Mounts> {
         &self.mounts
     }
 
+    pub(super) fn refused_mounts(&self) -> &LogLimit {
+        &self.refused_mounts
+    }
+
     pub(super) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Returns where the answer to a change is kept, in case that it is asked again; `None`: it is
+    /// no change, or one that no export admits, of which nothing is kept.
+    fn duplicates_of(
+        &self,
+        call: &Call,
+        args: &Reader<'_>,
+        peer: SocketAddr,
+    ) -> Option<&Arc<Duplicates>> {
+        if !protocol::is_change(call.procedure) {
+            return None;
+        }
+        // Each change begins with a handle.
+        let handle = args.clone().opaque(HANDLE_BYTES_MAX).ok()?;
+        let (export, _) = self.unseal(handle).ok()?;
+        let is_write = call.procedure == protocol::procedure::WRITE;
+        let duplicates = if is_write { &self.writes } else { &self.name_changes };
+        export.admits(peer).then_some(duplicates)
     }
 
     /// Returns whether `record` may wait for a device, or moves many bytes.
@@ -379,9 +420,9 @@ impl Service {
             return Err(Unserved::Credentials);
         }
         let running = Running::new(&self.counts, call.procedure, asker);
-        let to = if protocol::is_change(call.procedure) {
+        let to = if let Some(duplicates) = self.duplicates_of(call, &args, asked.peer) {
             let number = (call.xid, call.program, call.procedure);
-            match self.duplicates.arrive(RequestKey::new(asked.peer, number, asked.record), sink) {
+            match duplicates.arrive(RequestKey::new(asked.peer, number, asked.record), sink) {
                 Arrival::New(new) => Whom::Change(new),
                 Arrival::Busy => return Ok(None),
                 Arrival::Done(reply) => {
@@ -471,48 +512,6 @@ fn asker_of(asked: &Asked<'_>, credentials: &Credentials) -> Asker {
         Credentials::None | Credentials::Other => None,
     };
     Asker { address: Some(asked.peer), uid, thread: None }
-}
-
-/// The file systems that requests were about which one thread has served.
-pub(super) struct Used {
-    exports: Vec<Arc<Export>>,
-    /// How many turns a pool has.
-    turns: usize,
-    /// That of the request that is being served.
-    turn: Option<Turn>,
-}
-
-impl Used {
-    /// Returns a start, of a thread that may take one of so many turns of each pool.
-    pub(super) fn of(turns: usize) -> Used {
-        Used { exports: Vec::new(), turns, turn: None }
-    }
-
-    fn begin(&mut self, export: &Arc<Export>) -> Result<(), Refused> {
-        self.turn = Some(export.turns().take(self.turns).ok_or(Status::JUKEBOX)?);
-        if !self.exports.iter().any(|used| is_same(used.fs(), export.fs())) {
-            self.exports.push(Arc::clone(export));
-        }
-        Ok(())
-    }
-
-    /// Does what changes and reads have put off there; nobody waits for it. Nobody pays so for what
-    /// is asked of other file systems, and no lock is held: a device may keep this thread.
-    pub(super) fn run_deferred_work(self) {
-        for export in self.exports {
-            let fs = export.fs();
-            if !fs.has_deferred_work() {
-                continue;
-            }
-            // TU1. Who has a turn does it, later.
-            let Some(_turn) = export.turns().take_free(self.turns) else { continue };
-            fs.run_deferred_work();
-        }
-    }
-}
-
-fn is_same(one: &Arc<dyn FileSystem>, other: &Arc<dyn FileSystem>) -> bool {
-    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 
 /// Who gets the answer, and what is counted of it.
@@ -743,18 +742,14 @@ impl Work<'_> {
     }
 
     /// Reads a handle that this server has given out.
-    fn unsealed(&self, args: &mut Reader<'_>) -> Result<(ExportId, Handle), Refused> {
+    fn unsealed(&self, args: &mut Reader<'_>) -> Result<(Arc<Export>, Handle), Refused> {
         let handle = args.opaque(HANDLE_BYTES_MAX)?;
-        Ok(self.service.unseal(handle).ok_or(Status::BADHANDLE)?)
+        Ok(self.service.unseal(handle)?)
     }
 
     /// Reads a handle and returns what it names, if this client may use it.
     pub(super) fn target(&self, args: &mut Reader<'_>) -> Result<Target, Refused> {
         let (export, handle) = self.unsealed(args)?;
-        let exports = self.service.exports.read();
-        let found = exports.iter().find(|other| other.id() == export);
-        let export = Arc::clone(found.ok_or(Status::STALE)?);
-        drop(exports);
         if !export.admits(self.asked.peer) {
             return Err(Status::ACCES.into());
         }
@@ -770,7 +765,7 @@ impl Work<'_> {
     /// Reads one more handle, of the export that `target` is of.
     pub(super) fn second(&self, args: &mut Reader<'_>, target: &Target) -> Result<Held, Refused> {
         let (export, handle) = self.unsealed(args)?;
-        if export != target.export.id() {
+        if export.id() != target.export.id() {
             return Err(Status::XDEV.into());
         }
         Ok(hold(&target.export, &target.caller, handle)?)

@@ -24,7 +24,7 @@ mod page;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,7 @@ use anyhow::Context;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderValue, Request, Response, StatusCode, header};
+use front::log_limit::LogLimit;
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::oneshot;
 
@@ -48,8 +49,6 @@ const WORKERS_MAX: usize = 8;
 /// How long an answer may take before the client is told to ask again.
 const ANSWER_TIME: Duration = Duration::from_secs(120);
 
-/// How often a refusal is a line of the log.
-const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// Most of a path in it.
 const PATH_CHARS_MAX: usize = 200;
 
@@ -104,35 +103,8 @@ pub(super) struct Web {
     hub: Arc<Hub>,
     guard: Guard,
     router: Router,
-    refused: Refusals,
-}
-
-/// What was refused: one line of the log in a [`REFUSAL_TIME`] tells of it, for whoever may not ask
-/// must not fill the log either.
-#[derive(Default)]
-struct Refusals(Mutex<(Option<Instant>, u64)>);
-
-impl Refusals {
-    /// Counts one. Returns how many others were not told, if this one is.
-    fn tell(&self, now: Instant) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (last, others) = *state;
-        if last.is_some_and(|last| now.saturating_duration_since(last) < REFUSAL_TIME) {
-            state.1 = others.saturating_add(1);
-            return None;
-        }
-        *state = (Some(now), 0);
-        Some(others)
-    }
-}
-
-#[test]
-fn one_refusal_is_told_in_a_time_and_the_others_are_counted() {
-    let (refusals, now) = (Refusals::default(), Instant::now());
-    assert_eq!(refusals.tell(now), Some(0));
-    assert_eq!((refusals.tell(now), refusals.tell(now)), (None, None));
-    assert_eq!(refusals.tell(now + REFUSAL_TIME), Some(2));
-    assert_eq!(refusals.tell(now + 3 * REFUSAL_TIME), Some(0));
+    /// Requests that were refused, in the log.
+    refused: LogLimit,
 }
 
 impl Web {
@@ -141,7 +113,7 @@ impl Web {
         let role = match self.guard.check(&request, from) {
             Ok(role) => role,
             Err(refused) => {
-                if let Some(others) = self.refused.tell(Instant::now()) {
+                if let Some(others) = self.refused.pass(Instant::now()) {
                     let path: String = request.uri().path().chars().take(PATH_CHARS_MAX).collect();
                     let path = path.escape_debug().to_string();
                     tracing::info!(?from, path, cause = refused.cause, others, "HTTP: refused");
@@ -240,7 +212,7 @@ impl HttpServer {
             token: Token::of(&hub.state)?,
             own,
         };
-        let (router, refused) = (api::router(hub), Refusals::default());
+        let (router, refused) = (api::router(hub), LogLimit::default());
         let web = Web { hub: Arc::clone(hub), guard, router, refused };
         let _ = std::fs::remove_file(socket);
         let local = UnixListener::bind(socket)

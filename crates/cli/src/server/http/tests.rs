@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::backend::{Backend, OpenPool};
 use crate::control::{ExportSource, ExportSpec, Request as Control};
+use crate::server::handle_keys::ExportedFilesets;
 use crate::server::{Nfs, ServedPool, StateDirectory};
 use crate::wiring::EngineBackend;
 
@@ -30,7 +31,11 @@ impl Served {
         std::fs::create_dir_all(&directory).expect("it can be made");
         let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
         let service = Arc::new(Service::new(HandleKey([7; 16]), 2049));
-        let nfs = Nfs::new(service, "127.0.0.1:2049".parse().expect("it is one"));
+        let nfs = Nfs::new(
+            service,
+            "127.0.0.1:2049".parse().expect("it is one"),
+            ExportedFilesets::forgetful(),
+        );
         let served = ServedPool::new("/srv/secret.hf".into(), Arc::clone(&pool));
         let id = served.id.clone();
         let state = StateDirectory::find(Some(&directory.join("state"))).expect("it is given");

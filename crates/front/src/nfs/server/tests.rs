@@ -73,7 +73,7 @@ fn ask(mut socket: &TcpStream) {
 
 /// Waits until nothing is being done for anybody.
 fn settle(server: &Server) {
-    let is_busy = |it: &Arc<Connection>| it.idle_since().is_none();
+    let is_busy = |it: &Arc<Connection>| it.idle_since(Instant::now()).is_none();
     while server.shared.connections.lock().values().any(is_busy) {
         std::thread::yield_now();
     }
