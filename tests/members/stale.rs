@@ -11,13 +11,13 @@ use engine::vnode::api::{Caller, FileSystem};
 use format::geometry::SUPERBLOCK_AREA_BYTES;
 use format::ids::Lsn;
 use format::page::{PAGE_BYTES, PageHeader, stamp};
-use storage::device::Purpose;
 use storage::device::sim::{Fault, FaultPlan, Image};
+use storage::device::{Purpose, RequestKind};
 use storage::volume::{Opening, Volume};
 
 use super::raid5::{all_but, content};
 use super::returns::grounds;
-use super::{Devices, NOTHING, devices_of, get, open, put, reopened, shared, unmended};
+use super::{Devices, NOTHING, devices_of, get, open, put, rebuild, reopened, shared, unmended};
 
 /// Files of the first life, of which every second goes in the next.
 const FIRST: u8 = 40;
@@ -268,4 +268,59 @@ fn a_copy_above_the_end_of_the_log_is_damage() {
             history.files.verify_mended(&devices_of(images), &what);
         }
     }
+}
+
+/// Goal: a new device of a mirror gets the newest pages, though one of its sources has stored
+/// nothing for a while; then the other source may be lost. Method: nothing is read before the
+/// rebuild.
+#[test]
+fn a_device_is_made_whole_from_the_newest_copies() {
+    const NEW: usize = 2;
+    let [_, (count, base), _] = grounds();
+    let history = history(&base, true);
+    for stale in 0..NEW {
+        let what = format!("{stale} is stale");
+        let mut images: Vec<Image> =
+            history.without(stale, Lost::Pages).iter().map(|device| device.image()).collect();
+        images.push(Image::blank(images[NEW].size_bytes()));
+        let all = devices_of(images);
+        let pool = rebuild::open(&all[..count].to_vec()).expect("all are there");
+        rebuild::begin(&pool, NEW, &all[count]);
+        rebuild::finish(&pool);
+        pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+        drop(pool);
+        let left = reopened(&all, &[stale, count]);
+        let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
+        history.files.verify(&pool, &what);
+        pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+        drop(pool);
+        assert_clean(&left, &what);
+    }
+}
+
+/// Goal: an open of a mirror reads each LSN page that it needs once from each member, and nothing
+/// else twice. Method: what it reads of pages is compared with an open on one member alone.
+#[test]
+fn an_open_reads_few_pages_of_every_member() {
+    /// Of the group table, and of the group that has the first files.
+    const LSN_PAGES_MAX: u64 = 3;
+    let [(count, base), ..] = grounds();
+    let history = history(&base, true);
+    let reads = |pool: &Pool, purposes: &[Purpose]| {
+        let of = |purpose: &Purpose| {
+            let members = pool.members();
+            let of_member = members
+                .iter()
+                .map(|member| member.counts.io.of(*purpose, RequestKind::Read).requests);
+            of_member.sum::<u64>()
+        };
+        purposes.iter().map(of).sum::<u64>()
+    };
+    let both = open(&reopened(&history.devices, &(0..count).collect::<Vec<_>>()));
+    let both = both.expect("all are there");
+    let alone = open(&reopened(&history.devices, &[0])).expect("one is enough");
+    let [in_both, in_one] = [&both, &alone].map(|pool| reads(pool, &[Purpose::Home]));
+    let all = reads(&both, &Purpose::ALL);
+    println!("an open reads {in_both} pages of two members, {in_one} of one, {all} reads in all");
+    assert!(in_both <= in_one + LSN_PAGES_MAX, "{in_both} pages of two members, {in_one} of one");
 }

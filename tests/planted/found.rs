@@ -35,6 +35,7 @@ pub(crate) const FOUND: &[Row] = &[
     ("LsnNotCompared", "fault", "stale::a_page_that_is_stale_is_told_and_destroys_nothing"),
     ("FirstCopyTaken", "members", "stale::what_a_member_never_stored_is_taken_from_the_others"),
     ("OlderCopyLeft", "members", "stale::what_a_member_never_stored_is_taken_from_the_others"),
+    ("RebuiltFromStale", "members", "stale::a_device_is_made_whole_from_the_newest_copies"),
     ("LsnAboveEndTaken", "members", "stale::a_copy_above_the_end_of_the_log_is_damage"),
     (
         "RecoveryTakesFirstLsnPage",

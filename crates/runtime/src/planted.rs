@@ -40,6 +40,7 @@ bugs! {
     LsnNotCompared: "A page is used though another was the last to go home.",
     FirstCopyTaken:
         "Of copies of a page the first that verifies is believed, not the newest (CY1).",
+    RebuiltFromStale: "A rebuild of a mirror copies an older page where another source has a newer.",
     OlderCopyLeft: "A repair leaves copies of a page that verify, however old they are (CY2).",
     LsnAboveEndTaken: "A copy whose LSN is above the end of the log is believed (CY1).",
     TailPastDirtyPages: "The tail of the log moves past records of pages that are not home.",

@@ -2,6 +2,9 @@
 //! missed that comes back. The cursor is in the labels (JO2), and `storage::volume` keeps it and
 //! knows how a piece is made anew, and which pieces a member has missed.
 //!
+//! Where a mirror has several sources, pages of metadata in which they differ are mended first: the
+//! newest is right, not the one that is read.
+//!
 //! # What is lost
 //!
 //! What nobody else gives is written as zeros and told: a page that cannot be read elsewhere, if
@@ -12,10 +15,15 @@
 mod own;
 
 use std::collections::BTreeSet;
+use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use format::geometry::Geometry;
+use format::members::{Layout, Member};
+use format::slots::Slots;
+use runtime::planted::{self, Planted};
 use storage::device::{DeviceError, Redundancy};
 use storage::volume::{Remade, Stay, ToRemake};
 
@@ -156,6 +164,9 @@ impl Rebuild {
         let (planned, end, is_end) = self.plan(core, from, budget)?;
         let makes: Vec<(&Range<u64>, &Kept<'_>)> =
             planned.iter().filter_map(|(piece, kept)| Some((piece, kept.as_ref()?))).collect();
+        if self.has_several_sources(core) && !planted::is(Planted::RebuiltFromStale) {
+            makes.iter().try_for_each(|(piece, _)| mend_sources(core, piece))?;
+        }
         let mut own = volume.is_returning(self.slot).then(|| Own::new(core, self.slot));
         let with_own = |(piece, kept): &(&Range<u64>, &Kept<'_>)| {
             let keeps =
@@ -183,6 +194,20 @@ impl Rebuild {
         // Here and not above: it waits for locks, whose owners may wait for what was held there.
         lost.iter().for_each(|lost| self.tell_lost(core, lost));
         Ok((stop.unwrap_or(end), is_end && stop.is_none()))
+    }
+
+    /// Whether several members of a mirror have what the device is to have.
+    fn has_several_sources(&self, core: &Core) -> bool {
+        let Some(label) = core.store.volume.members().and_then(|members| members.label()) else {
+            return false;
+        };
+        let is_online = |slot: &usize| label.members.get(*slot).is_some_and(Member::is_online);
+        let has_several = |slots: &Slots| {
+            slots.iter().any(|slot| slot == self.slot) && slots.iter().filter(is_online).count() > 1
+        };
+        let added = label.added.iter().map(|group| (group.layout, &group.slots));
+        let mut groups = iter::once((label.layout, &label.slots)).chain(added);
+        groups.any(|(layout, slots)| layout == Layout::Mirror && has_several(slots))
     }
 
     /// Returns the pieces of a step from byte `from` on, each with how it is kept if it is to be
@@ -253,6 +278,25 @@ impl Rebuild {
             }
         }
     }
+}
+
+/// Mends the pages of metadata in which the sources of a piece differ: one of them may have stored
+/// nothing for a while, and its older copy would become the new device's too.
+fn mend_sources(core: &Core, piece: &Range<u64>) -> FsResult<()> {
+    let (geometry, volume) = (core.store.geometry(), &core.store.volume);
+    let compared = volume.compare(piece.clone(), Redundancy::Copies, None);
+    // A write is at it, or a source has failed: then it is read from another as ever.
+    let Ok(Some(compared)) = compared else { return Ok(()) };
+    for offset in compared.differing {
+        let place = match offset {
+            offset if offset < geometry.group_table_offset => None,
+            offset if offset < geometry.groups_offset => Some(Geometry::fixed_place(offset)),
+            offset => geometry.place_at(offset),
+        };
+        // What is no page is told by the checksum in its pointer, wherever it is read.
+        let _ = place.and_then(|place| core.store.cache.mend(place));
+    }
+    core.store.journal.check_alive()
 }
 
 /// Says that the walk stands before `piece`.
