@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 
 use crate::holders::process;
+use crate::named::is_source_of;
 use crate::output::path_as_text;
 
 /// Users that are named; of more the first.
@@ -64,7 +65,9 @@ pub(crate) fn of(device: &str, source: &str) -> Vec<Copy> {
         let mounts = mountpoint::mounts_of(process).unwrap_or_default();
         let is_ours = |entry: &MountEntry| {
             // The number alone may be another mount's by now.
-            entry.device == device && entry.source == source && entry.kind == MOUNT_TYPE
+            entry.device == device
+                && is_source_of(&entry.source, Path::new(source))
+                && entry.kind == MOUNT_TYPE
         };
         let ours = mounts.into_iter().filter(is_ours);
         copies.extend(ours.map(|MountEntry { id, directory, .. }| Copy {

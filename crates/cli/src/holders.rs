@@ -25,7 +25,8 @@ pub(crate) fn is_held_here(path: &Path) -> bool {
     i32::try_from(std::process::id()).is_ok_and(|own| holders.contains(&own))
 }
 
-fn holders_of(path: &Path) -> Vec<i32> {
+/// Returns the processes that hold a lock on a file, as far as the kernel tells.
+pub(crate) fn holders_of(path: &Path) -> Vec<i32> {
     let Ok(stat) = std::fs::metadata(path) else { return Vec::new() };
     let (major, minor) = (rustix::fs::major(stat.dev()), rustix::fs::minor(stat.dev()));
     let file = format!("{major:02x}:{minor:02x}:{}", stat.ino());

@@ -24,6 +24,7 @@ mod holders;
 mod mounts;
 mod named;
 mod output;
+mod patience;
 mod places;
 mod roles;
 mod run_directory;
@@ -76,7 +77,7 @@ fn dispatch(
     match command {
         Command::Create(args) => command::create::run(args, backend, output),
         Command::Mount(args) => command::mount::run(args, backend, relaunch, output),
-        Command::Unmount(args) => command::unmount::run(args, output),
+        Command::Unmount(args) => command::unmount::run(args, backend, output),
         Command::Serve(args) => command::serve::run(args, backend, output),
         Command::Status(args) => command::status::run(args, output),
         Command::Fileset(args) => command::fileset::run(args, backend, output),

@@ -12,6 +12,7 @@
 //! server's end calls [`Mounts::reap`] now and then.
 
 mod counted;
+mod leaving;
 mod watched;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,7 @@ use serde_json::{Value, json};
 
 use self::counted::Counted;
 pub(crate) use self::counted::sum;
+pub(crate) use self::leaving::Closing;
 use crate::backend::OpenPool;
 use crate::control::{Peer, clone_of, name_of};
 use crate::exit::UsageError;
@@ -175,6 +177,8 @@ struct List {
     /// By which mounters; those of administrators are not among them.
     coming_of: Vec<u32>,
     is_closing: bool,
+    /// Mounts that have ended and whose writes are being made durable; they are among `coming`.
+    leaving: usize,
     /// What went wrong with one that has ended.
     failure: Option<MountError>,
 }
@@ -219,6 +223,7 @@ impl Mounted {
             "device": self.session.device(),
             "fileset": fileset,
             "mounter": self.mounter,
+            "has_gone": self.session.has_gone(),
             "moved_to": (pool != server).then_some(pool),
             "transport": { "name": transport.name(), "reason": transport.reason() },
             "shared": self.session.told().map(|told| json!({
@@ -305,6 +310,7 @@ impl Mounts {
             list.mounted = left;
             // Whoever asks meanwhile must not be told that all is over.
             list.coming += ended.len();
+            list.leaving += ended.len();
             ended
         };
         for Mounted { session, claim, .. } in ended {
@@ -314,6 +320,7 @@ impl Mounts {
             drop(claim);
             let mut list = self.lock();
             list.coming -= 1;
+            list.leaving -= 1;
             if let Err(error) = done {
                 tracing::error!(?directory, %error, "a mount has failed");
                 list.failure.get_or_insert(error);
@@ -384,7 +391,9 @@ impl Mounts {
     fn come(&self, maker: Maker) -> anyhow::Result<Coming<'_>> {
         let mut list = self.lock();
         let shown = self.path.display();
-        anyhow::ensure!(!list.is_closing, "{shown}: the pool is being closed: try again");
+        if list.is_closing {
+            return Err(Closing::of(&self.path).into());
+        }
         let count = list.mounted.len() + list.coming;
         anyhow::ensure!(count < MOUNTS_MAX, "{shown}: a server has at most {MOUNTS_MAX} mounts");
         if let Some(uid) = maker.mounter() {
@@ -430,7 +439,7 @@ impl Mounts {
         let directory = PathBuf::from(OsString::from_vec(spec.directory.clone()));
         check_shared(&options)?;
         let how = use_of(&options, &directory);
-        let claim = self.uses.claim(name.as_ref(), clone.as_ref(), how);
+        let claim = self.claim(name.as_ref(), clone.as_ref(), &how);
         let claim = claim.map_err(|error| match maker {
             Maker::Administrator(_) => anyhow::Error::from(error),
             // It names what others have mounted and exported.
@@ -495,6 +504,7 @@ impl Mounts {
             mounts.audit(&spec, maker, done.as_ref().err().map(|error| format!("{error:#}")));
             let answer = match done {
                 Ok(value) => Answer::Mounted(value),
+                Err(error) if error.is::<Closing>() => Answer::Closing,
                 Err(error) => Answer::Error(format!("{error:#}")),
             };
             if let Err(error) = status::send(&stream, &answer) {
@@ -580,10 +590,14 @@ pub(crate) fn hand_over(
     options: &MountOptions,
 ) -> anyhow::Result<(Value, bool)> {
     let gone = "the server has gone away: mount again";
-    match status::receive_answer::<Answer>(stream).context(gone)? {
-        Answer::Ready => {}
-        Answer::Error(error) => return Err(anyhow::Error::msg(error)),
-        other => return Err(nonsense(&other)),
+    // Nothing is mounted yet, so what ends here may be begun again.
+    match status::receive_answer::<Answer>(stream) {
+        Ok(Answer::Ready) => {}
+        Ok(Answer::Error(error)) => return Err(anyhow::Error::msg(error)),
+        Ok(Answer::Closing) | Err(_) => {
+            return Err(Closing::of(Path::new(&options.fs_name)).into());
+        }
+        Ok(other) => return Err(nonsense(&other)),
     }
     let attached = front::fuse::attach(directory, options)?;
     let at = attached.directory.clone();

@@ -96,6 +96,17 @@ impl Named {
     }
 }
 
+/// Whether the table of mounts calls a mount of `pool`, or of a fileset of it, `source`. The helper
+/// of users who are not root takes no commas.
+pub(crate) fn is_source_of(source: &str, pool: &Path) -> bool {
+    let pool = pool.to_string_lossy();
+    [pool.replace(',', "_"), pool.into_owned()].iter().any(|pool| {
+        source
+            .strip_prefix(pool.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -188,6 +188,7 @@ impl Role {
             "pool": format!("pool {}", pool["pool_id"].as_str().unwrap_or_default()),
             "pid": status["server"]["pid"],
             "lasts": status["server"]["lasts"],
+            "is_ending": status["server"]["is_ending"],
             "role": self.word(),
             "mounts": mounts,
         });

@@ -12,6 +12,7 @@
 //! status waits for none of them. Who is no administrator has a thread of his own, of
 //! [`others::OTHERS_MAX`] at a time; who has no role is not listened to at all.
 
+mod ending;
 mod others;
 mod sockets;
 
@@ -39,12 +40,14 @@ use serde_json::{Value, json};
 use crate::backend::{ExplainStep, ExplainTarget, OpenPool};
 use crate::bugs;
 use crate::control::{self, Peer, Request};
-use crate::mounts::{self, Maker, MountSpec, Mounts};
+use crate::mounts::{self, Closing, Maker, MountSpec, Mounts};
 use crate::output::path_as_text;
 use crate::places::Places;
 use crate::roles::{Role, Roles};
 use crate::run_directory::{self, run_directory};
 use crate::transfer::{self, Transfer, Transfers};
+use ending::closing_facts;
+pub(crate) use ending::{CLOSE_TIME, CLOSING, find};
 use others::Others;
 pub(crate) use sockets::StatusServer;
 
@@ -144,6 +147,8 @@ pub(crate) enum Answer {
     Mounted(Value),
     /// Why there is no answer.
     Error(String),
+    /// The pool is being closed: ask again when the server has ended.
+    Closing,
 }
 
 /// What a server says of itself beside what the pool says.
@@ -180,6 +185,7 @@ pub(crate) fn server_facts(served: &Served) -> Value {
         facts[name] = mounts.first().map_or(Value::Null, |first| first[name].clone());
     }
     facts["mounts"] = json!(mounts);
+    facts["is_ending"] = json!(!served.lasts && served.mounts.is_ending());
     facts
 }
 
@@ -291,6 +297,11 @@ fn serve(
         Ok(question) => question,
         Err(error) => return send(stream, &Answer::Error(not_understood(&error))),
     };
+    if served.mounts.is_over() {
+        let is_status = matches!(question, Question::Status);
+        let status = || Answer::Status(closing_facts(served));
+        return send(stream, &if is_status { status() } else { Answer::Closing });
+    }
     let answer = match question {
         Question::Status => Answer::Status(status_of(served, pool.as_ref())),
         Question::Explain { mount, node, range } => {
@@ -391,6 +402,11 @@ fn connect(path: &Path, patience: Duration) -> std::io::Result<UnixStream> {
     Ok(UnixStream::from(socket))
 }
 
+/// Whether a socket that is not connected to for this reason is that of a server that has ended.
+fn has_ended(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
+}
+
 /// Asks the server whose socket is `path`.
 pub(crate) fn ask(path: &Path, question: &Question) -> anyhow::Result<Answer> {
     let stream = connect(path, CLIENT_TIME)
@@ -432,10 +448,15 @@ pub(crate) fn hand_over(
     directory: &Path,
     options: &MountOptions,
 ) -> anyhow::Result<(Value, bool)> {
-    let stream = connect(path, CLIENT_TIME)
-        .with_context(|| format!("no server answers on {}", path.display()))?;
+    let closing = || Closing::of(Path::new(&options.fs_name));
+    let stream = match connect(path, CLIENT_TIME) {
+        // It has ended since it was asked.
+        Err(error) if has_ended(&error) => return Err(closing().into()),
+        stream => stream.with_context(|| format!("no server answers on {}", path.display()))?,
+    };
     let request = serde_json::to_value(spec)?;
-    send(&stream, &Question::Mount { version: control::VERSION, request })?;
+    send(&stream, &Question::Mount { version: control::VERSION, request })
+        .map_err(|_| closing())?;
     mounts::hand_over(&stream, directory, options)
 }
 
@@ -555,6 +576,28 @@ impl Found {
         self.mounts().into_iter().next().map(|(directory, _)| directory)
     }
 
+    /// Returns the device number of the mount on exactly `directory` that its server still serves,
+    /// though the kernel's table of mounts may not have it any more; else why it is not known.
+    pub(crate) fn device_on(&self, directory: &Path) -> Result<String, &'static str> {
+        let mounts = self.status["server"]["mounts"].as_array().map_or(&[][..], Vec::as_slice);
+        let at = self.mounts().iter().map(|(it, _)| it == directory).collect::<Vec<_>>();
+        let mut those = mounts.iter().zip(at).filter(|(_, is_it)| *is_it).map(|(mount, _)| mount);
+        let (Some(mount), None) = (those.next(), those.next()) else {
+            return Err("its server has several mounts of that name");
+        };
+        if !mount["mounter"].is_null() {
+            return Err("its device number is a mounter's word");
+        }
+        if mount["has_gone"] == true {
+            return Err("the kernel has ended it already");
+        }
+        let device = mount["device"].as_str().ok_or("its device number is not known")?;
+        if mounts.iter().filter(|it| it["device"] == device).count() > 1 {
+            return Err("another mount of its server is said to have its device number");
+        }
+        Ok(device.to_owned())
+    }
+
     /// Whether it has a mount on exactly `directory`.
     pub(crate) fn is_on(&self, directory: &Path) -> bool {
         self.mounts().iter().any(|(it, _)| it == directory)
@@ -585,6 +628,11 @@ impl Found {
     /// of another where that was given back.
     pub(crate) fn pool(&self) -> &str {
         self.status["pool"]["named_by"].as_str().unwrap_or_else(|| self.text("pool"))
+    }
+
+    /// Whether the server is about to close the pool, or does so.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.status["server"]["is_ending"] == true
     }
 
     /// Returns why there is no answer and what to do; empty: there was one.
@@ -685,8 +733,8 @@ fn remove_if_abandoned(socket: &Path) {
     }
 }
 
-/// Returns the server of a pool, or of the mount that `path` is in.
-pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
+/// As [`find`], without a wait.
+pub(crate) fn find_now(path: &Path) -> anyhow::Result<Option<Found>> {
     let path = mountpoint::absolute(path).with_context(|| format!("{}", path.display()))?;
     let socket = socket_to(&path)?;
     match ask(&socket, &Question::Status) {

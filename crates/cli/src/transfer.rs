@@ -30,7 +30,7 @@ use crate::backend::{BackendError, OpenPool};
 use crate::control::{Peer, name_of};
 use crate::mounts::Mounts;
 use crate::places::Places;
-use crate::status::{self, Answer};
+use crate::status::{self, Answer, CLOSING};
 use crate::uses::{Claim, Use};
 
 /// Transfers that a server does at a time: each holds a thread and some megabytes.
@@ -251,6 +251,7 @@ pub(crate) fn follow(
             }
             Answer::Transferred(value) => return Ok(value),
             Answer::Error(error) => return Err(anyhow::Error::msg(error)),
+            Answer::Closing => anyhow::bail!(CLOSING),
             Answer::Status(_) | Answer::Explain(_) | Answer::Control(_) | Answer::Mounted(_) => {
                 anyhow::bail!("the server answered nonsense")
             }

@@ -188,6 +188,7 @@ impl Controlled {
         match status::ask(socket, &question)? {
             status::Answer::Control(answer) => Ok(answer),
             status::Answer::Error(error) => Err(anyhow::Error::msg(error)),
+            status::Answer::Closing => Err(anyhow::Error::msg(status::CLOSING)),
             status::Answer::Status(_)
             | status::Answer::Explain(_)
             | status::Answer::Ready

@@ -11,13 +11,13 @@ use serde_json::json;
 
 use self::chosen::{Chosen, Unknown};
 use super::controlled::{Controlled, Opener};
-use super::patience::Patience;
 use crate::args::device::{DeviceArgs, DeviceCommand, Joining};
 use crate::backend::Backend;
 use crate::control::device::the_one;
 use crate::control::{Answer, DeviceFacts, GrownFacts, JobFacts, NewGroup, Request};
 use crate::exit;
 use crate::output::{Output, printable};
+use crate::patience::Patience;
 use crate::size::ByteSize;
 
 /// The kind of a disk group of one device.

@@ -89,6 +89,7 @@ fn explain_mounted(path: &OsStr) -> anyhow::Result<Vec<ExplainStep>> {
     match status::ask(&found.socket, &Question::Explain { mount, node, range })? {
         Answer::Explain(steps) => Ok(steps),
         Answer::Error(error) => Err(anyhow::anyhow!(error)),
+        Answer::Closing => Err(anyhow::anyhow!(status::CLOSING)),
         Answer::Status(_)
         | Answer::Control(_)
         | Answer::Ready

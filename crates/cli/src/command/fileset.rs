@@ -7,13 +7,13 @@ use format::fileset::ROOT_SLOT;
 use serde_json::json;
 
 use super::controlled::{Controlled, Opener};
-use super::patience::Patience;
 use crate::args::fileset::{FilesetArgs, FilesetCommand};
 use crate::backend::Backend;
 use crate::control::{FilesetFacts, Properties, Request};
 use crate::exit::{self, UsageError};
 use crate::named::Named;
 use crate::output::{Output, printable};
+use crate::patience::Patience;
 use crate::size::ByteSize;
 use crate::status;
 

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::controlled::{Controlled, Opener};
-use super::patience::Patience;
 use crate::args::group::{GroupArgs, GroupCommand};
 use crate::args::members::{GroupSpec, Role};
 use crate::backend::Backend;
 use crate::control::{Answer, GroupFacts, NewGroup, Request};
 use crate::exit::{self, UsageError};
 use crate::output::{Output, printable};
+use crate::patience::Patience;
 use crate::size::ByteSize;
 
 pub(crate) fn run(args: &GroupArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {

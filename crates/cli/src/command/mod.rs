@@ -18,7 +18,6 @@ pub(crate) mod job;
 pub(crate) mod lab;
 pub(crate) mod mount;
 mod moving;
-mod patience;
 pub(crate) mod placement;
 pub(crate) mod prove;
 pub(crate) mod quota;

@@ -136,16 +136,24 @@ pub(crate) fn serve_beside(
 
     let pool = backend.open(&options)?;
     let mounts = Mounts::new(&options.device, &pool);
+    // It answers until the pool is closed: whoever mounts it next waits for that.
+    let mut asked = None;
     let end = begin(&options.device, &pool, &mounts).and_then(|beside| {
         let at = (&*directory, log, signals);
-        mount_and_run((&pool, &mounts), &options, &mount_options, at, beside, ready)
+        let of = (&pool, &mounts, &mut asked);
+        mount_and_run(of, &options, &mount_options, at, beside, ready)
     });
     // Whatever happened above, what was accepted is made durable.
     let closed = pool.close();
     let end = end.and_then(|end| closed.map(|()| end).map_err(anyhow::Error::from));
     if let Err(error) = &end {
-        daemon::leave_last_words(&status::last_words_of(&options.device)?, error)?;
+        let left = status::last_words_of(&options.device)
+            .and_then(|path| daemon::leave_last_words(&path, error));
+        if let Err(cause) = left {
+            tracing::error!("{error:#}; `holdfast unmount` is not told: {cause:#}");
+        }
     }
+    drop(asked);
     let end = end?;
     tracing::info!(?end, "closed");
     match end {
@@ -158,7 +166,7 @@ pub(crate) fn serve_beside(
 }
 
 fn mount_and_run(
-    (pool, mounts): (&Arc<dyn OpenPool>, &Arc<Mounts>),
+    (pool, mounts, asked): (&Arc<dyn OpenPool>, &Arc<Mounts>, &mut Option<StatusServer>),
     options: &OpenOptions,
     mount_options: &MountOptions,
     (directory, log, signals): (&Path, Option<PathBuf>, StopSignals),
@@ -192,7 +200,7 @@ fn mount_and_run(
         "warnings": warnings,
     });
     let socket = status::socket_of(&served.pool)?;
-    let _status = StatusServer::start(socket, served, Arc::clone(&beside.asked))?;
+    *asked = Some(StatusServer::start(socket, served, Arc::clone(&beside.asked))?);
     ready(&text, &facts)?;
     let end = mounts.run(&signals)?;
     drop(beside.guard);

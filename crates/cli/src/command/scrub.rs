@@ -3,12 +3,12 @@
 use serde_json::json;
 
 use super::controlled::{Controlled, Opener};
-use super::patience::Patience;
 use crate::args::device::ScrubArgs;
 use crate::backend::Backend;
 use crate::control::{Answer, Request, ScrubFacts};
 use crate::exit;
 use crate::output::Output;
+use crate::patience::Patience;
 use crate::size::ByteSize;
 
 pub(crate) fn run(args: &ScrubArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {

@@ -76,8 +76,9 @@ pub(crate) fn run(args: &ServeArgs, backend: &dyn Backend, output: &Output) -> a
         opened.and_then(|()| serve(args, plan, pools, (nfs, portmap, web), &signals, output));
     // Whatever happened above, what was accepted is made durable.
     let closed: Vec<_> = open.iter().map(|pool| pool.close()).collect();
-    served?;
+    let asked = served?;
     closed.into_iter().collect::<Result<(), _>>()?;
+    drop(asked);
     tracing::info!("closed");
     Ok(exit::DONE)
 }
@@ -85,6 +86,7 @@ pub(crate) fn run(args: &ServeArgs, backend: &dyn Backend, output: &Output) -> a
 /// Where clients come to.
 type Listeners = (Option<TcpListener>, Option<(TcpListener, UdpSocket)>, Option<TcpListener>);
 
+/// Serves until a signal comes. Returns what answers that the pools are being closed.
 fn serve(
     args: &ServeArgs,
     plan: Plan,
@@ -92,7 +94,7 @@ fn serve(
     (listener, portmap, web): Listeners,
     signals: &StopSignals,
     output: &Output,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Vec<StatusServer>> {
     check_identities(&pools)?;
     let nfs = listener.as_ref().map(|at| nfs_of(&pools, at, &plan.state)).transpose()?;
     let hub = Arc::new(Hub::new(pools, nfs, plan.state));
@@ -138,14 +140,14 @@ fn serve(
     notify::tell("STOPPING=1");
     let mounts: Vec<&Mounts> = hub.pools.iter().map(|pool| &*pool.mounts).collect();
     let unmounted = unmount_all(&mounts, signals, signal);
-    drop((sockets, http, clock));
+    drop((http, clock));
     hub.note_scrubs(now_seconds());
     // What clients wait for is answered before the pools are closed.
     if let Some(nfs) = &hub.nfs {
         nfs.end();
     }
     unmounted?;
-    Ok(())
+    Ok(sockets)
 }
 
 /// Refuses two pools of one identity: one is a copy of the other, and what is kept of a pool, and

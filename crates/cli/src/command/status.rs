@@ -14,7 +14,7 @@ use crate::summary;
 pub(crate) fn run(args: &StatusArgs, output: &Output) -> anyhow::Result<u8> {
     let found = match &args.of {
         None => status::all()?,
-        Some(path) => match status::find(path)? {
+        Some(path) => match status::find_now(path)? {
             Some(found) => {
                 let advice = found.advice();
                 anyhow::ensure!(advice.is_empty(), "{}: {advice}", path.display());

@@ -1,5 +1,7 @@
 //! `holdfast unmount`: takes a mount away and waits until its pool is closed.
 
+mod unserved;
+
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::json;
 
 use crate::args::UnmountArgs;
+use crate::backend::Backend;
 use crate::copies::{self, Copy};
 use crate::daemon;
 use crate::exit;
@@ -28,11 +31,15 @@ const BUSY_FOR: Duration = Duration::from_secs(1);
 /// Between two tries.
 const BUSY_POLL: Duration = Duration::from_millis(50);
 
-pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
+pub(crate) fn run(
+    args: &UnmountArgs,
+    backend: &dyn Backend,
+    output: &Output,
+) -> anyhow::Result<u8> {
     let shown = args.directory.display();
     let directory = absolute(&args.directory)?;
     // Before unmounting, while it can still be asked.
-    let found = status::find(&directory)?.filter(|found| found.is_on(&directory));
+    let found = status::find_now(&directory)?.filter(|found| found.is_on(&directory));
     let silence = found.as_ref().and_then(|found| found.silence);
     let entry = mount_at(&args.directory, &directory, found.as_ref())?;
     if silence == Some(Silence::Gone) {
@@ -42,23 +49,43 @@ pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
         output.fact(&text, &facts);
         return Ok(exit::DONE);
     }
+    match (found, entry) {
+        (None, Some(entry)) => unserved::run(args, &directory, &entry, backend, output),
+        (found, entry) => served(args, &directory, (found, entry), backend, output),
+    }
+}
+
+/// Unmounts what a server serves that answers, or that the kernel knows.
+fn served(
+    args: &UnmountArgs,
+    directory: &Path,
+    (found, entry): (Option<Found>, Option<MountEntry>),
+    backend: &dyn Backend,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    let shown = args.directory.display();
+    let silence = found.as_ref().and_then(|found| found.silence);
     // By a descriptor, because a number may come to mean another process.
     let pid = found.as_ref().and_then(Found::pid).and_then(Pid::from_raw);
     let server = pid.and_then(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)));
-    let mount = Mount::of(entry.as_ref(), found.as_ref());
-    let is_synced = entry.is_some() && silence.is_none() && sync_within(&directory, args.timeout)?;
+    let mount = Mount::of(entry.as_ref(), found.as_ref(), directory);
+    let is_synced = entry.is_some() && silence.is_none() && sync_within(directory, args.timeout)?;
     let mut cut_off = Vec::new();
     if args.force {
-        cut_off = force(&mount)?;
+        cut_off = force(mount.as_ref().map_err(|cause| refused(args, cause))?)?;
     } else if entry.is_some() {
-        take_away(&directory, args)?;
+        take_away(directory, args)?;
     }
     if let (Some((pid, server)), Some(found)) = (server, &found) {
-        let is_let_go = || is_let_go(&found.socket, &directory);
-        if !args.force && !has_ended(&server, GRACE)? && !is_let_go() {
+        let is_let_go = || is_let_go(&found.socket, directory);
+        if let Ok(mount) = &mount
+            && !args.force
+            && !has_ended(&server, GRACE)?
+            && !is_let_go()
+        {
             // A mount that was not busy is gone, and its number may be another's by now.
             let detached = entry.as_ref().filter(|_| args.lazy).map(|entry| entry.id);
-            cut_off = cut_off_unused(&mount, detached).with_context(|| {
+            cut_off = cut_off_unused(mount, detached).with_context(|| {
                 let synced = if is_synced { ", and what was written is synced" } else { "" };
                 format!("{shown} is unmounted{synced}, but the pool stays open")
             })?;
@@ -77,23 +104,45 @@ pub(crate) fn run(args: &UnmountArgs, output: &Output) -> anyhow::Result<u8> {
             );
         }
     }
-    let unmounted = directory.to_string_lossy();
     let others = found.as_ref().and_then(|found| still_served(&found.socket));
+    if let (None, Some(found)) = (&others, &found) {
+        unserved::check_closed(&args.directory, Path::new(found.text("pool")), backend)?;
+    }
+    let stays = others.is_some().then_some("its server has other work");
+    report(args, directory, (&cut_off, stays), output);
+    Ok(exit::DONE)
+}
+
+/// Says that it is done; `stays` is why the pool stays open, if it does.
+fn report(
+    args: &UnmountArgs,
+    directory: &Path,
+    (cut_off, stays): (&[Copy], Option<&str>),
+    output: &Output,
+) {
     let facts = json!({
-        "unmounted": unmounted,
+        "unmounted": directory.to_string_lossy(),
         "was_dead": false,
         "cut_off": cut_off,
-        "is_pool_open": others.is_some(),
+        "is_pool_open": stays.is_some(),
     });
-    let mut text = format!("{shown} is unmounted");
-    if others.is_some() {
-        text += "; its pool stays open, for its server has other work";
+    let mut text = format!("{} is unmounted", args.directory.display());
+    if let Some(cause) = stays {
+        text += &format!("; its pool stays open, for {cause}");
     }
-    for copy in &cut_off {
+    for copy in cut_off {
         text += &format!("; what is left of it answers nobody: {}", copy.text());
     }
     output.fact(&text, &facts);
-    Ok(exit::DONE)
+}
+
+/// Returns why `--force` cuts nothing off.
+fn refused(args: &UnmountArgs, cause: &str) -> anyhow::Error {
+    let shown = args.directory.display();
+    anyhow::anyhow!(
+        "{shown} is not in the table of mounts any more, and {cause}: another mount could be cut \
+         off in its place. End the processes that use its files, or stop its server"
+    )
 }
 
 /// Returns what a server says whose pool stays open without one of its mounts; `None`: nothing, or
@@ -116,15 +165,28 @@ struct Mount {
     /// `major:minor`. Another mount may have it when this one is gone.
     device: String,
     source: String,
+    /// Whether its server goes on with it, although no table may have it any more.
+    is_served: bool,
 }
 
 impl Mount {
-    /// Takes what the table of mounts says, or where nothing is mounted any more the server.
-    fn of(entry: Option<&MountEntry>, found: Option<&Found>) -> Mount {
-        let said = |name| found.map(|found| found.text(name).to_owned()).unwrap_or_default();
-        match entry {
-            Some(entry) => Mount { device: entry.device.clone(), source: entry.source.clone() },
-            None => Mount { device: said("device"), source: said("pool") },
+    /// Takes what the table of mounts says, or where it is there no more its server: of exactly
+    /// this directory. Else returns why nothing is known that may be believed.
+    fn of(
+        entry: Option<&MountEntry>,
+        found: Option<&Found>,
+        directory: &Path,
+    ) -> Result<Mount, &'static str> {
+        match (entry, found) {
+            (Some(MountEntry { device, source, .. }), _) => {
+                Ok(Mount { device: device.clone(), source: source.clone(), is_served: false })
+            }
+            (None, Some(found)) => Ok(Mount {
+                device: found.device_on(directory)?,
+                source: found.text("pool").to_owned(),
+                is_served: true,
+            }),
+            (None, None) => Err("no server answers for it"),
         }
     }
 
@@ -144,8 +206,9 @@ impl Mount {
 /// are left, in other namespaces.
 fn force(mount: &Mount) -> anyhow::Result<Vec<Copy>> {
     let copies = mount.copies();
-    // While it is mounted somewhere its number is its own.
-    if !copies.is_empty() {
+    // While it is mounted somewhere, or a server has just said that it goes on, its number is its
+    // own.
+    if mount.is_served || !copies.is_empty() {
         mount.abort()?;
     }
     for copy in copies.iter().filter(|copy| copy.is_here) {
@@ -177,7 +240,8 @@ fn cut_off_unused(mount: &Mount, detached: Option<u64>) -> anyhow::Result<Vec<Co
     )
 }
 
-/// Has what the kernel holds of a mount written to its server, whoever else keeps the mount. A
+/// Has what the kernel holds of a mount written to its server, and committed there, whoever else
+/// keeps the mount. A
 /// server that answers here may still not answer there, so it is waited for by another thread.
 /// Returns whether that was done.
 fn sync_within(directory: &Path, timeout: Duration) -> anyhow::Result<bool> {
@@ -185,7 +249,13 @@ fn sync_within(directory: &Path, timeout: Duration) -> anyhow::Result<bool> {
     let directory = directory.to_owned();
     std::thread::Builder::new().name("sync".to_owned()).spawn(move || {
         let opened = std::fs::File::open(&directory);
-        let is_synced = opened.is_ok_and(|opened| rustix::fs::syncfs(&opened).is_ok());
+        let is_synced = opened.is_ok_and(|opened| {
+            // A pool that refuses changes has none to lose.
+            let is_read_only =
+                |error: std::io::Error| error.kind() == ErrorKind::ReadOnlyFilesystem;
+            rustix::fs::syncfs(&opened).is_ok()
+                && opened.sync_all().map_or_else(is_read_only, |()| true)
+        });
         let _ = tell.send(is_synced);
     })?;
     Ok(told.recv_timeout(timeout).unwrap_or(false))

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Answer, Answering, Question, Served, bug, not_understood, send, status_of};
+use super::{Answer, Answering, Question, Served};
+use super::{bug, closing_facts, not_understood, send, status_of};
 use crate::control::{self, Peer};
 use crate::mounts::{Maker, MountSpec};
 use crate::places::{Place, Places};
@@ -155,7 +156,11 @@ fn answer_other(
         Ok(question) => question,
         Err(error) => return send(stream, &Answer::Error(not_understood(&error))),
     };
+    let is_over = served.mounts.is_over();
     let answer = match question {
+        Question::Status if is_over => {
+            Answer::Status(role.told(&closing_facts(served), Vec::new()))
+        }
         Question::Status => {
             let own = match role {
                 Role::Mounter(_) => served.mounts.facts_of(peer.uid),
@@ -164,6 +169,7 @@ fn answer_other(
             let status = others.status(|| status_of(served, pool.as_ref()));
             Answer::Status(role.told(&status, own))
         }
+        Question::Mount { .. } if is_over => Answer::Closing,
         Question::Mount { version, request } if matches!(role, Role::Mounter(_)) => {
             let begun = control::parse_as(version, request).and_then(|spec: MountSpec| {
                 let directory = PathBuf::from(OsString::from_vec(spec.directory.clone()));

@@ -493,3 +493,35 @@ fn a_server_that_ends_before_it_answers_is_told_as_that() {
     server.join().expect("it has ended");
     std::fs::remove_file(&path).expect("it is ours");
 }
+
+/// Goal: the device number of a mount that no table has any more is believed only where exactly one
+/// mount of its server is on the directory, is no mounter's, and goes on: by it a mount is cut off.
+#[test]
+fn the_device_of_a_mount_is_that_of_its_directory_and_no_mounters_word() {
+    let mount = |directory: &str, device: &str, mounter: Option<u32>, has_gone: bool| {
+        let bytes = directory.as_bytes();
+        json!({ "directory_bytes": bytes, "device": device, "mounter": mounter,
+                "has_gone": has_gone })
+    };
+    let device = |mounts: &[Value], directory: &str| {
+        let server = json!({ "device": "0:1", "mounts": mounts });
+        let found =
+            Found { status: json!({ "server": server }), socket: PathBuf::new(), silence: None };
+        found.device_on(Path::new(directory))
+    };
+    let own = mount("/a", "0:1", None, false);
+    let two = [own.clone(), mount("/b", "0:2", None, false)];
+    assert_eq!(device(&two, "/b"), Ok("0:2".to_owned()));
+    assert_eq!(device(&two, "/a"), Ok("0:1".to_owned()));
+    assert!(device(&two, "/c").is_err(), "it has none there");
+    let refused = |other: Value| {
+        let found = device(&[own.clone(), other.clone()], "/b");
+        assert!(found.is_err(), "{other}");
+    };
+    refused(mount("/b", "0:2", Some(1000), false));
+    refused(mount("/b", "0:1", Some(1000), false));
+    refused(mount("/b", "0:1", None, false));
+    refused(mount("/b", "0:2", None, true));
+    let twice = [mount("/b", "0:2", None, false), mount("/b", "0:3", None, false)];
+    assert!(device(&twice, "/b").is_err(), "which of them?");
+}

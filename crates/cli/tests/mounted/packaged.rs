@@ -128,6 +128,14 @@ fn mount_helper(mounted: &Mounted, pool: &str, more: &[&str]) -> Output {
         .expect("the helper can be started")
 }
 
+/// Goal: the end of the service takes the sockets of no other server away.
+#[test]
+fn the_unit_keeps_the_run_directory() {
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/holdfast.service");
+    let unit = fs::read_to_string(unit).expect("it is there");
+    assert!(unit.lines().any(|line| line == "RuntimeDirectoryPreserve=yes"), "{unit}");
+}
+
 /// Returns the options of what is mounted, as the kernel tells them.
 fn options_of(mounted: &Mounted) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("the kernel tells");

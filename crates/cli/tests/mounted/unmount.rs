@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use front::fuse::mountpoint;
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 
+use crate::several::status;
 use crate::{Mounted, can_mount, errno, first_line, write};
 
 /// Far below `--timeout`, which is what an unmount that finds nobody would take.
@@ -140,5 +142,129 @@ fn force_cuts_off_whoever_uses_a_mount_here() {
     told(&mounted, &["unmount", "--force", &root], 0);
     assert_eq!(mountpoint::mounted_on(other.as_ref()).expect("readable"), None);
     mounted.mount(&[]);
+    mounted.finish();
+}
+
+/// Goal: `--force` of a directory that was detached cuts off what was mounted there, and no other
+/// mount of its server. Method: two filesets of one pool; the second is detached while a file is
+/// open.
+#[test]
+fn force_of_a_detached_directory_cuts_off_no_other_mount() {
+    if !can_mount("force_of_a_detached_directory_cuts_off_no_other_mount") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let (pool, other) = (mounted.text("pool.hf"), mounted.text("other"));
+    fs::create_dir(&other).expect("the name is new");
+    mounted.holdfast(&["fileset", "create", &format!("{pool}:a")]);
+    mounted.holdfast(&["mount", &format!("{pool}:a"), &other]);
+    write(&mounted.work.join("other/file"), b"data");
+    let held = fs::File::open(format!("{other}/file")).expect("it is there");
+    mountpoint::detach(other.as_ref()).expect("root may");
+    told(&mounted, &["unmount", "--force", &other], 0);
+    let cut = errno(held.metadata());
+    assert!([Errno::NOTCONN, Errno::CONNABORTED].map(Errno::raw_os_error).contains(&cut), "{cut}");
+    write(&mounted.path("file"), b"the other mount answers");
+    mounted.finish();
+}
+
+/// The server of the pool, whose sockets are taken away.
+fn without_sockets(mounted: &Mounted) -> Pid {
+    let facts = status(mounted, &mounted.text("mnt"));
+    let pid = facts["server"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+    for entry in fs::read_dir(&mounted.work).expect("it is ours").flatten() {
+        if entry.path().extension().is_some_and(|end| end == "sock") {
+            fs::remove_file(entry.path()).expect("it is ours");
+        }
+    }
+    pid.and_then(Pid::from_raw).expect("it has a number")
+}
+
+/// Goal: where the server cannot be asked, for its socket is gone, an unmount ends when the pool is
+/// closed, and fails where it is not. Method: the server is stopped, goes on, is killed.
+#[test]
+fn an_unmount_waits_for_a_server_that_is_not_found() {
+    if !can_mount("an_unmount_waits_for_a_server_that_is_not_found") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let (pool, root) = (mounted.text("pool.hf"), mounted.text("mnt"));
+    write(&mounted.path("file"), b"data");
+    without_sockets(&mounted);
+    told(&mounted, &["unmount", &root], 0);
+    told(&mounted, &["check", &pool], 0);
+
+    mounted.mount(&[]);
+    let server = without_sockets(&mounted);
+    kill_process(server, Signal::STOP).expect("it runs");
+    let text = told(&mounted, &["unmount", "--timeout", "1s", &root], 1);
+    assert!(text.contains("did not answer") && text.contains("--lazy"), "{text}");
+    let text = told(&mounted, &["unmount", "--lazy", "--timeout", "1s", &root], 1);
+    let words = format!("still being closed by process {}", server.as_raw_nonzero());
+    assert!(text.contains(&words), "{text}");
+    kill_process(server, Signal::CONT).expect("it is there");
+    mounted.mount(&[]);
+
+    write(&mounted.path("new"), &[7; 100_000]);
+    let server = without_sockets(&mounted);
+    kill_process(server, Signal::STOP).expect("it runs");
+    let text = std::thread::scope(|scope| {
+        let unmount =
+            scope.spawn(|| told(&mounted, &["unmount", "--lazy", "--timeout", "3s", &root], 1));
+        while mountpoint::mounted_on(root.as_ref()).expect("readable").is_some() {
+            std::thread::yield_now();
+        }
+        kill_process(server, Signal::KILL).expect("it is there");
+        unmount.join().expect("it says so")
+    });
+    assert!(text.contains("ended without closing the pool"), "{text}");
+    mounted.mount(&[]);
+    mounted.finish();
+}
+
+/// Goal: where the server cannot be asked and has another mount of the pool, an unmount does not
+/// wait for its end.
+#[test]
+fn an_unmount_beside_another_mount_waits_for_no_end() {
+    if !can_mount("an_unmount_beside_another_mount_waits_for_no_end") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let (pool, other) = (mounted.text("pool.hf"), mounted.text("other"));
+    fs::create_dir(&other).expect("the name is new");
+    mounted.holdfast(&["fileset", "create", &format!("{pool}:a")]);
+    mounted.holdfast(&["mount", &format!("{pool}:a"), &other]);
+    without_sockets(&mounted);
+    let text = told(&mounted, &["unmount", &other], 0);
+    assert!(text.contains("stays open") && text.contains(&mounted.text("mnt")), "{text}");
+    write(&mounted.path("file"), b"data");
+    mounted.finish();
+}
+
+/// Goal: a mount right behind umount(2) succeeds, however it comes: of a pool that is being closed,
+/// with options that are for the whole pool, and of a fileset beside another mount.
+#[test]
+fn a_mount_right_behind_an_umount_waits_for_its_end() {
+    if !can_mount("a_mount_right_behind_an_umount_waits_for_its_end") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let root = mounted.root();
+    for round in 0..20_usize {
+        write(&mounted.path("file"), &vec![7; 100_000 * (round + 1)]);
+        mountpoint::unmount(&root).expect("root may");
+        let size = ["128M", "256M"][round % 2];
+        let options = ["--cache", size];
+        mounted.mount(if round % 4 < 2 { &options } else { &[] });
+        assert_eq!(fs::metadata(mounted.path("file")).expect("it is").len() % 100_000, 0);
+    }
+    let (pool, other) = (mounted.text("pool.hf"), mounted.text("other"));
+    fs::create_dir(&other).expect("the name is new");
+    mounted.holdfast(&["fileset", "create", &format!("{pool}:a")]);
+    for _ in 0..20 {
+        mounted.holdfast(&["mount", &format!("{pool}:a"), &other]);
+        write(&mounted.work.join("other/file"), &[7; 300_000]);
+        mountpoint::unmount(other.as_ref()).expect("root may");
+    }
     mounted.finish();
 }

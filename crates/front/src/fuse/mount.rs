@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use engine::vnode::api::{FileSystem, FilesetUuid, FsError};
 
 use super::counts::FuseCounts;
-use super::kernel::KernelTransport;
 use super::kernel::stop::Stop;
+use super::kernel::{Connection, KernelTransport};
 use super::mountpoint::{self, Mountpoint};
 use super::transport::{Transport, TransportError, TransportUsed};
 use super::{MountOptions, Server};
@@ -91,6 +91,7 @@ pub struct MountedSession {
     viewer: Option<Arc<Viewer>>,
     serving: Option<JoinHandle<Result<(), TransportError>>>,
     transport: Arc<TransportUsed>,
+    connection: Connection,
     has_replaced_dead: bool,
     /// Ends what is not ours to unmount.
     stop: Option<Arc<Stop>>,
@@ -214,7 +215,8 @@ fn begin(
     transport: KernelTransport,
     (directory, device): (PathBuf, Option<String>),
 ) -> std::io::Result<MountedSession> {
-    let (used, stop, transport) = (transport.used(), transport.stop(), Box::new(transport));
+    let (used, stop, connection) = (transport.used(), transport.stop(), transport.connection());
+    let transport = Box::new(transport);
     let viewer = server.viewer().map(Arc::clone);
     let counts = Arc::clone(server.counts());
     let serving = std::thread::Builder::new()
@@ -228,6 +230,7 @@ fn begin(
         counts,
         serving: Some(serving),
         transport: used,
+        connection,
         has_replaced_dead: false,
         stop,
     })
@@ -311,6 +314,13 @@ impl MountedSession {
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.serving.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Returns whether the kernel has ended the session, or is about to: nothing can be asked by
+    /// way of the mount, though a thread may not have heard of it yet.
+    #[must_use]
+    pub fn has_gone(&self) -> bool {
+        self.is_ended() || self.connection.has_ended()
     }
 
     /// Takes the mount out of the tree, whether or not files are in use. One that acts as a user is

@@ -7,9 +7,9 @@ use serde_json::json;
 use super::chosen::{self, Chosen};
 use super::{devices, is_spare, stop_with_its_job, tell_lost};
 use crate::command::controlled::Controlled;
-use crate::command::patience::Patience;
 use crate::control::{DeviceFacts, GroupFacts, Request};
 use crate::output::{Output, printable};
+use crate::patience::Patience;
 
 /// How long a spare that fits may take to come: the pool looks each second.
 const TAKING_MAX: Duration = Duration::from_secs(30);

@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use front::fuse::CpuLatency;
 use serde_json::json;
@@ -10,19 +10,38 @@ use serde_json::json;
 use super::{device_of, directory_of, options_of};
 use crate::args::{MountArgs, PlacementName, TransportName};
 use crate::exit::{self, UsageError};
-use crate::mounts::MountSpec;
+use crate::mounts::{Closing, MountSpec};
 use crate::named::Named;
 use crate::output::Output;
-use crate::status::{self, Found};
+use crate::patience::Patience;
+use crate::status::{self, CLOSE_TIME, Found};
 
 /// Has the server of the pool serve the mount; `None`: it has none.
 pub(super) fn over(args: &MountArgs, output: &Output) -> anyhow::Result<Option<u8>> {
     let named = Named::of(device_of(args)?)?;
     // Where there is no pool at all, opening it tells why.
     let Ok(device) = named.device() else { return Ok(None) };
-    let socket = status::socket_to(&device)?;
-    let is_its = |found: &Found| found.is_called(&socket) || found.has_member(&device);
-    let Some(found) = status::find(&device)?.filter(is_its) else { return Ok(None) };
+    let asked = Instant::now();
+    let mut patience = Patience::new();
+    loop {
+        match once(args, &named, &device, output) {
+            // It was asked a moment before it closed the pool.
+            Err(error) if error.is::<Closing>() && asked.elapsed() < CLOSE_TIME => patience.wait(),
+            done => return done,
+        }
+    }
+}
+
+/// As [`over`], with a server that may be closing the pool by now: [`Closing`].
+fn once(
+    args: &MountArgs,
+    named: &Named,
+    device: &Path,
+    output: &Output,
+) -> anyhow::Result<Option<u8>> {
+    let socket = status::socket_to(device)?;
+    let is_its = |found: &Found| found.is_called(&socket) || found.has_member(device);
+    let Some(found) = status::find(device)?.filter(is_its) else { return Ok(None) };
     if !found.advice().is_empty() {
         // Killed, or stopped: the pool tells what it is.
         return Ok(None);

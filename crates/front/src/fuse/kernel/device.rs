@@ -87,6 +87,13 @@ impl Device {
         Ok(clone)
     }
 
+    /// Whether the kernel has ended the connection: fuse_dev_poll() says so by an error.
+    pub(super) fn has_ended(&self) -> bool {
+        let mut asked = [PollFd::new(&self.0, PollFlags::empty())];
+        let answer = poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        answer.is_ok() && asked[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+    }
+
     /// Says whether [`Device::read`] waits for a message.
     pub(super) fn set_blocking(&self, blocks: bool) -> io::Result<()> {
         Ok(rustix::io::ioctl_fionbio(&self.0, !blocks)?)

@@ -39,7 +39,7 @@ mod uring;
 use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -73,7 +73,7 @@ const INIT_TRIES_MAX: usize = 2;
 /// A mounted directory, whose connection is agreed upon and not yet served.
 #[derive(Debug)]
 pub(super) struct KernelTransport {
-    device: Device,
+    device: Arc<Device>,
     dialect: Dialect,
     thread_count: usize,
     poll_time: Duration,
@@ -143,7 +143,7 @@ impl KernelTransport {
         });
         let used = TransportUsed::new(queues.as_ref().err());
         Ok(KernelTransport {
-            device,
+            device: Arc::new(device),
             dialect,
             thread_count: options.thread_count.clamp(1, THREADS_MAX),
             poll_time: options.poll_time,
@@ -159,9 +159,26 @@ impl KernelTransport {
         self.stop.as_ref().map(Arc::clone)
     }
 
+    /// Returns what tells whether the kernel has ended the connection.
+    pub(super) fn connection(&self) -> Connection {
+        Connection(Arc::downgrade(&self.device))
+    }
+
     /// Returns what tells how the kernel's requests come.
     pub(super) fn used(&self) -> Arc<TransportUsed> {
         Arc::clone(&self.used)
+    }
+}
+
+/// A connection that is served, seen from outside; it is not kept open.
+#[derive(Debug)]
+pub(super) struct Connection(Weak<Device>);
+
+impl Connection {
+    /// Whether the kernel has ended it, or no thread serves it any more. The kernel does so before
+    /// umount(2) returns, the threads learn of it later.
+    pub(super) fn has_ended(&self) -> bool {
+        self.0.upgrade().is_none_or(|device| device.has_ended())
     }
 }
 
@@ -228,7 +245,6 @@ impl Transport for KernelTransport {
         let KernelTransport {
             device, dialect, thread_count, poll_time, queues, used, stop, ..
         } = *self;
-        let device = Arc::new(device);
         let replies: Arc<dyn Replies> = Arc::<Device>::clone(&device);
         let _notices = Notices::start(&server, replies)?;
         if let Some(queues) = queues {

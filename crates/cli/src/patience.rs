@@ -1,4 +1,4 @@
-//! How often a server is asked how far a job is that somebody waits for.
+//! How often a server is asked for what it has not done yet: a job, the end of a pool.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ const SHORTEST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_millis(200);
 
 /// How long to wait before the next question: twice as long each time, up to a bound.
-pub(super) struct Patience(Duration);
+pub(crate) struct Patience(Duration);
 
 impl Patience {
-    pub(super) fn new() -> Patience {
+    pub(crate) fn new() -> Patience {
         Patience(SHORTEST)
     }
 
     /// Waits until it is time to ask again.
-    pub(super) fn wait(&mut self) {
+    pub(crate) fn wait(&mut self) {
         std::thread::park_timeout(self.0);
         self.0 = self.0.saturating_mul(2).min(LONGEST);
     }

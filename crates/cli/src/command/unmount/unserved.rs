@@ -1,0 +1,174 @@
+//! A mount whose server is not found: its socket is gone, or is another user's. What tells then
+//! that the pool is closed is its lock, and the pool itself.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use serde_json::json;
+
+use super::{Mount, force, report, sync_within, take_away};
+use crate::args::UnmountArgs;
+use crate::args::members::MemberPaths;
+use crate::backend::{Backend, BackendError, OpenOptions, Placement};
+use crate::daemon;
+use crate::exit;
+use crate::holders::{self, holders_of};
+use crate::named::{Named, is_source_of};
+use crate::output::Output;
+use crate::patience::Patience;
+use crate::status;
+
+/// Memory for the pages of a pool that is looked at.
+const CACHE_BYTES: u64 = 16 << 20;
+/// As `mount` has it by default.
+const DEVICE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Takes the mount away, and waits within `--timeout` until its pool is closed, unless another
+/// mount keeps it open.
+pub(super) fn run(
+    args: &UnmountArgs,
+    directory: &Path,
+    entry: &MountEntry,
+    backend: &dyn Backend,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    let shown = args.directory.display();
+    // Where the pool is not found by the name that the table has, its server may still have it.
+    let pool = Named::of(Path::new(&entry.source)).ok().and_then(|named| named.device().ok());
+    let held = pool.as_deref().map(Held::of).filter(Held::is_held);
+    let asked = Instant::now();
+    let is_synced = sync_within(directory, args.timeout)?;
+    anyhow::ensure!(
+        is_synced || asked.elapsed() < args.timeout || args.lazy || args.force,
+        "{shown}: its server is not found, and did not answer within {} s: `holdfast unmount \
+         --lazy {shown}` takes the directory away",
+        args.timeout.as_secs()
+    );
+    let mut cut_off = Vec::new();
+    if args.force {
+        cut_off = force(&Mount::of(Some(entry), None, directory).map_err(anyhow::Error::msg)?)?;
+    } else {
+        take_away(directory, args)?;
+    }
+    let Some(pool) = pool else {
+        anyhow::bail!(
+            "{shown} is unmounted, but its server is not found, nor is the pool {}: look for the \
+             server's process, which may still write",
+            entry.source
+        );
+    };
+    let Some(held) = held else {
+        let text = format!("{shown}: detached a mount whose server died");
+        let facts = json!({ "unmounted": directory.to_string_lossy(), "was_dead": true });
+        output.fact(&text, &facts);
+        return Ok(exit::DONE);
+    };
+    let others = other_mounts(&pool, entry, &held);
+    if let Some(other) = others.first() {
+        anyhow::ensure!(
+            is_synced || args.force,
+            "{shown} is unmounted, but what was written last may not be durable: its server did \
+             not confirm it; look at its log"
+        );
+        let stays = format!("it is mounted on {} too", other.display());
+        report(args, directory, (&cut_off, Some(&stays)), output);
+        return Ok(exit::DONE);
+    }
+    held.wait(args.timeout).with_context(|| format!("{shown} is unmounted"))?;
+    let words = status::last_words_of(&pool)?;
+    for pid in &held.by {
+        if let Some(error) = daemon::take_last_words(&words, pid.cast_unsigned()) {
+            anyhow::bail!("{shown} is unmounted, but not everything reached the device: {error}");
+        }
+    }
+    check_closed(&args.directory, &pool, backend)?;
+    report(args, directory, (&cut_off, None), output);
+    Ok(exit::DONE)
+}
+
+/// Refuses to call a pool closed whose log is still to be replayed. One that is open again, or that
+/// cannot be looked at, is not ours to judge.
+pub(super) fn check_closed(shown: &Path, pool: &Path, backend: &dyn Backend) -> anyhow::Result<()> {
+    let options = OpenOptions {
+        device: pool.to_owned(),
+        members: MemberPaths::NONE.hints(),
+        is_read_only: true,
+        may_replay: false,
+        has_no_atime: true,
+        cache_bytes: CACHE_BYTES,
+        placement: Placement::Log,
+        commit_interval: Duration::ZERO,
+        device_deadline: DEVICE_DEADLINE,
+        is_forced: false,
+        fileset: None,
+        clone: None,
+    };
+    match backend.open(&options) {
+        Ok(opened) => Ok(opened.close()?),
+        Err(BackendError::NotClosed { .. }) => anyhow::bail!(
+            "{} is unmounted, but its server ended without closing the pool: what was synced is \
+             there, and the next mount of {} replays the log; look at the server's log",
+            shown.display(),
+            pool.display()
+        ),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Returns where else the pool is mounted: here, or where its server is.
+fn other_mounts(pool: &Path, entry: &MountEntry, held: &Held) -> Vec<PathBuf> {
+    let mut mounts = mountpoint::mounts().unwrap_or_default();
+    for &pid in &held.by {
+        mounts.extend(mountpoint::mounts_of(pid).unwrap_or_default());
+    }
+    let is_other = |it: &MountEntry| {
+        it.kind == MOUNT_TYPE && it.device != entry.device && is_source_of(&it.source, pool)
+    };
+    mounts.into_iter().filter(is_other).map(|it| it.directory).collect()
+}
+
+/// The lock of a pool, and who had it.
+struct Held {
+    pool: PathBuf,
+    by: Vec<i32>,
+}
+
+impl Held {
+    fn of(pool: &Path) -> Held {
+        Held { pool: pool.to_owned(), by: holders_of(pool) }
+    }
+
+    /// Whether those who had the lock have it still. Where the kernel names nobody, as of another
+    /// namespace of processes, the lock itself is tried.
+    fn is_held(&self) -> bool {
+        if !self.by.is_empty() {
+            let now = holders_of(&self.pool);
+            return self.by.iter().any(|pid| now.contains(pid));
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::open(&self.pool, flags, Mode::empty()).is_ok_and(|file| {
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+        })
+    }
+
+    /// Waits until they have let go of it.
+    fn wait(&self, timeout: Duration) -> anyhow::Result<()> {
+        let (asked, mut patience) = (Instant::now(), Patience::new());
+        while self.is_held() {
+            let by: Vec<String> = self.by.iter().map(|&pid| holders::process(pid)).collect();
+            let by = if by.is_empty() { "another process".to_owned() } else { by.join(", ") };
+            anyhow::ensure!(
+                asked.elapsed() < timeout,
+                "{} is still being closed by {by} after {} s: it may still write; wait until it \
+                 has ended",
+                self.pool.display(),
+                timeout.as_secs()
+            );
+            patience.wait();
+        }
+        Ok(())
+    }
+}
