@@ -289,6 +289,8 @@ impl Job for Evacuation {
         core.segments.leave(|group| geometry.leaves(group));
         let left = alloc.left_in(numbers.clone())?;
         if left.bytes == 0 || planted::is(Planted::TakenOutWithLiveBlocks) {
+            // A device that goes is blanked once it has answered all.
+            self.end_flush(core)?;
             return self.take_out(core, numbers);
         }
         let live_bytes = left.bytes.saturating_sub(left.freed_bytes);
