@@ -6,6 +6,7 @@ mod crash;
 mod evacuation_time;
 mod groups;
 mod hangs;
+mod idle;
 mod journal_apart;
 mod journal_lost;
 mod longer;

@@ -549,11 +549,14 @@ fn a_segment_that_is_written_to_is_not_moved() {
     volume.end_join(slot, &stay).expect("nothing fails");
     let place = superblock.geometry.root_place();
     let page = || vec![SharedBytes::from(AlignedBuffer::copy_of(&[9; 4096]))];
-    let under_way = volume.submit_write(Purpose::Home, place, page());
+    volume.submit_write(Purpose::Home, place, page()).wait().expect("nothing fails");
+    let offset = superblock.geometry.device_offset(place, 1).expect("in a group");
+    let (set, _) = volume.members().expect("several").of_slot(0).expect("it is there");
+    let under_way = set.begin_write(offset..offset + 4096);
     let kind_of = |_| Ok(Some(Redundancy::Copies));
     let moved = changing.move_segments(0..1, Way::Segment(40), &kind_of).expect("nothing fails");
     assert_eq!(moved, Moved::Busy);
-    under_way.wait().expect("nothing fails");
+    drop(under_way);
     let moved = changing.move_segments(0..1, Way::Segment(40), &kind_of).expect("nothing fails");
     assert_eq!(moved, Moved::All);
     let found = volume.read(Purpose::Home, place, 4096).expect("it can be read");

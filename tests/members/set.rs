@@ -133,12 +133,12 @@ fn a_copy_that_does_not_verify_is_repaired_unless_a_write_is_at_it() {
     };
     let heal = || heal_of(4096);
     devices[1].rot(offset, 1);
-    let behind = vec![SharedBytes::from(page(6))];
-    let in_flight = volume.submit_write(Purpose::Home, place.advance(1), behind);
+    let members = volume.members().expect("there are two");
+    let in_flight = members.begin_write(offset + 4096..offset + 8192);
     let healed = heal_of(8192);
     assert!(healed.bytes.is_some());
     assert_eq!(healed.repaired, 0, "a write is at it");
-    in_flight.wait().expect("both have it");
+    drop(in_flight);
     let healed = heal();
     assert_eq!((healed.good, healed.bad, healed.repaired), (1, 1, 1));
     assert_eq!(healed.bytes.as_deref(), Some(&page(5)[..]));

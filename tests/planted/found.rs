@@ -287,6 +287,7 @@ pub(crate) const FOUND: &[Row] = &[
         "crash::a_cut_in_a_recovery_and_another_member_missing_lose_nothing",
     ),
     ("CopiedWithoutHold", "members", "replace::a_piece_waits_for_the_write_that_is_at_it"),
+    ("WriteEndsWhenCollected", "members", "idle::every_job_ends_on_an_idle_pool"),
     (
         "RepairWithoutHold",
         "members",

@@ -144,6 +144,8 @@ bugs! {
     OlderCopyBelieved: "A member with a label older than all had is read as if it had all (MJ7).",
     LogsNotMadeEqual: "Recovery replays the log of one member and leaves those of others shorter.",
     CopiedWithoutHold: "A piece is copied to a joining member while a write is at it (JN1).",
+    WriteEndsWhenCollected:
+        "A write that was answered is in flight until its caller collects the answer (RH1).",
     RepairWithoutHold: "A bad copy is written again while a write is at the range (RH1).",
     StripeNotPadded: "A flush leaves a stripe that the next one goes on with (decision 0065).",
     RotationWrong: "Parity of every row is written to the last member (SP2).",

@@ -48,6 +48,7 @@ mod returning;
 mod salvage;
 mod scrubbed;
 mod set;
+mod shared_ticket;
 mod slot;
 mod spares;
 mod striped;

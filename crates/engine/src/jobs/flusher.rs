@@ -1,4 +1,5 @@
-//! The flusher: aged changes are committed, and the log and the dirty pages are kept short.
+//! The flusher: aged changes are committed, the log and the dirty pages are kept short, and the
+//! answers of data writes are collected that an idle pool does not wait for.
 
 use runtime::planted::{self, Planted};
 
@@ -17,6 +18,7 @@ impl Job for Flusher {
 
     fn step(&self, core: &Core, now_ns: u64, _budget: Budget) -> FsResult<Step> {
         let aged_ns = now_ns.saturating_sub(core.options.commit_interval_ns);
+        core.store.journal.collect_idle_data()?;
         core.segments.seal_full();
         core.segments.tidy();
         core.store.alloc.count_more();

@@ -26,6 +26,8 @@ pub(super) struct DataWrites {
 #[derive(Debug, Default)]
 struct State {
     submitted: u64,
+    /// What was submitted at the last [`DataWrites::collect_idle`].
+    seen: u64,
     in_flight: VecDeque<(u64, Ticket)>,
     /// Every write up to this one was answered, and well: what comes after a failed one may be in
     /// memory alone, and its place is not for anybody else (a late write may still land there).
@@ -125,6 +127,21 @@ impl DataWrites {
             self.wait_for(sequence, ticket);
         }
         self.state.lock().failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Collects the answers of all writes if none was submitted since the last call: an idle pool
+    /// asks for nothing that would, and what has failed is to be known all the same. Where more are
+    /// submitted, whoever submits or commits collects them.
+    pub(super) fn collect_idle(&self) -> Result<(), DeviceError> {
+        let is_idle = {
+            let mut state = self.state.lock();
+            let submitted = state.submitted;
+            std::mem::replace(&mut state.seen, submitted) == submitted
+        };
+        if !is_idle || self.in_flight() == 0 || planted::is(Planted::WriteEndsWhenCollected) {
+            return Ok(());
+        }
+        self.drain().map(drop)
     }
 
     /// Waits for what is in flight without a flush and says up to which number writes will be

@@ -585,6 +585,11 @@ impl Journal {
         self.data.answered()
     }
 
+    /// Collects the answers of data writes if none was submitted since the last call.
+    pub(crate) fn collect_idle_data(&self) -> FsResult<()> {
+        self.data.collect_idle().map_err(|error| self.fail(&error))
+    }
+
     /// Waits until at most `count` data writes are in flight.
     pub(crate) fn wait_for_data(&self, count: usize) -> FsResult<()> {
         self.data.wait_until(count).map_err(|error| self.fail(&error))

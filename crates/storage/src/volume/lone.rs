@@ -19,11 +19,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 use runtime::planted::{self, Planted};
 
+use super::shared_ticket::{SharedTicket, wait_all};
 use crate::device::length::Lengths;
 use crate::device::{
     Completion, Device, DeviceError, DeviceInfo, Operation, PendingRequest, Purpose, SharedDevice,
@@ -38,14 +39,31 @@ pub(super) struct Before(Mutex<Writes>);
 #[derive(Debug, Default)]
 struct Writes {
     next: u64,
-    ranges: BTreeMap<u64, Range<u64>>,
+    /// Each with what ends it, from when it is handed to the device.
+    ranges: BTreeMap<u64, (Range<u64>, Weak<SharedTicket>)>,
+}
+
+impl Writes {
+    fn at(&self, range: &Range<u64>) -> impl Iterator<Item = &Weak<SharedTicket>> {
+        let (start, end) = (range.start, range.end);
+        let own = self.ranges.values();
+        own.filter(move |(own, _)| own.start < end && start < own.end).map(|(_, ticket)| ticket)
+    }
 }
 
 impl Before {
     /// Whether a write is at any byte of `range`.
     pub(super) fn is_at(&self, range: &Range<u64>) -> bool {
-        let writes = self.0.lock();
-        writes.ranges.values().any(|other| other.start < range.end && range.start < other.end)
+        self.0.lock().at(range).next().is_some()
+    }
+
+    /// Waits for the writes at `range` that the device has: their callers may collect the answers
+    /// much later.
+    pub(super) fn end_writes(&self, range: &Range<u64>) {
+        if !planted::is(Planted::WriteEndsWhenCollected) {
+            let tickets = self.0.lock().at(range).cloned().collect();
+            wait_all(tickets);
+        }
     }
 }
 
@@ -53,6 +71,15 @@ impl Before {
 struct InFlight {
     before: Arc<Before>,
     number: u64,
+}
+
+impl InFlight {
+    /// Whoever waits for `ticket` ends it.
+    fn ends_with(&self, ticket: Weak<SharedTicket>) {
+        if let Some((_, own)) = self.before.0.lock().ranges.get_mut(&self.number) {
+            *own = ticket;
+        }
+    }
 }
 
 impl Drop for InFlight {
@@ -121,7 +148,7 @@ impl Lone {
                 let mut writes = self.before.0.lock();
                 writes.next += 1;
                 let number = writes.next;
-                writes.ranges.insert(number, start..end);
+                writes.ranges.insert(number, (start..end, Weak::new()));
                 Some(InFlight { before: Arc::clone(&self.before), number })
             }
         }
@@ -145,7 +172,13 @@ impl PendingRequest for Noted {
 
 fn noted(ticket: Ticket, in_flight: Option<InFlight>) -> Ticket {
     match in_flight {
-        Some(in_flight) => Ticket::new(Box::new(Noted { ticket, in_flight })),
+        Some(in_flight) => {
+            let shared = SharedTicket::of(|own| {
+                in_flight.ends_with(own);
+                Ticket::new(Box::new(Noted { ticket, in_flight }))
+            });
+            shared.ticket()
+        }
         None => ticket,
     }
 }

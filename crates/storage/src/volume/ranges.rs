@@ -13,21 +13,33 @@
 //!
 //! # Concurrency
 //!
-//! A hold never waits: it is refused while a write overlaps. A write waits for holds, and while
-//! members change ([`Ranges::close`]); whoever holds a range, or changes members, waits for devices
-//! only. So nobody waits in a circle, whatever a writer
-//! holds or has in flight.
+//! A hold is refused while a write overlaps that is not yet handed to its devices. One that is, is
+//! waited for first, so that a hold does not depend on the caller of the write, who may collect the
+//! answer much later ([`Ranges::end_writes`]). A write waits for holds, and while members change
+//! ([`Ranges::close`]); whoever holds a range, or changes members, waits for devices only. So
+//! nobody waits in a circle, whatever a writer holds or has in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use format::geometry::Geometry;
 use format::missed::{PARTS, Parts, part_bytes};
+use runtime::planted::{self, Planted};
 use runtime::sync::{Condvar, Mutex};
+
+use super::shared_ticket::{SharedTicket, wait_all};
 
 /// Places that are told as bad of which nothing is mended; what lies at others is not told.
 const TOLD_MAX: usize = 4096;
+
+/// A write in flight.
+#[derive(Debug)]
+struct Write {
+    range: Range<u64>,
+    /// What ends it; none until it is handed to its devices.
+    ticket: Weak<SharedTicket>,
+}
 
 #[derive(Debug)]
 struct State {
@@ -36,7 +48,7 @@ struct State {
     /// Where the fixed regions end.
     groups_offset: u64,
     next: u64,
-    writes: BTreeMap<u64, Range<u64>>,
+    writes: BTreeMap<u64, Write>,
     holds: BTreeMap<u64, Range<u64>>,
     /// Who lets no write begin.
     closed: u64,
@@ -101,6 +113,14 @@ impl InFlight {
     /// Returns the parts of the pool that it writes to.
     pub(super) fn parts(&self) -> Parts {
         self.ranges.parts_of(&self.range)
+    }
+
+    /// Whoever waits for `ticket` ends it.
+    pub(super) fn ends_with(&self, ticket: Weak<SharedTicket>) {
+        let mut state = self.ranges.state.lock();
+        if let Some(write) = state.writes.get_mut(&self.number) {
+            write.ticket = ticket;
+        }
     }
 }
 
@@ -180,7 +200,8 @@ impl Ranges {
     /// Returns the parts of the pool that writes in flight write to.
     pub(super) fn in_flight(&self) -> Parts {
         let state = self.state.lock();
-        state.writes.values().fold(Parts::NONE, |parts, range| parts.with(state.parts_of(range)))
+        let writes = state.writes.values();
+        writes.fold(Parts::NONE, |parts, write| parts.with(state.parts_of(&write.range)))
     }
 
     /// Begins a flush. Returns its number: it covers what has ended before.
@@ -198,7 +219,8 @@ impl Ranges {
         let late = state.written.iter().filter(|(_, ended)| **ended >= flushed);
         late.for_each(|(part, _)| parts.add(*part));
         // Who holds a range may write to it.
-        let others = state.writes.values().chain(state.holds.values());
+        let writes = state.writes.values().map(|write| &write.range);
+        let others = writes.chain(state.holds.values());
         others.fold(parts, |parts, range| parts.with(state.parts_of(range)))
     }
 
@@ -209,8 +231,23 @@ impl Ranges {
             self.released.wait(&mut state);
         }
         let number = state.add();
-        state.writes.insert(number, range.clone());
+        state.writes.insert(number, Write { range: range.clone(), ticket: Weak::new() });
         InFlight { ranges: Arc::clone(self), number, range }
+    }
+
+    /// Ends the writes that overlap `range` and are handed to their devices: waits for them,
+    /// settles what has failed, and makes durable what members have missed. An idle pool collects
+    /// no answer of a write, and whoever needs its range must not wait until it does.
+    pub(super) fn end_writes(&self, range: &Range<u64>) {
+        if planted::is(Planted::WriteEndsWhenCollected) {
+            return;
+        }
+        let state = self.state.lock();
+        let writes = state.writes.values().filter(|write| overlap(&write.range, range));
+        let tickets: Vec<Weak<SharedTicket>> =
+            writes.map(|write| Weak::clone(&write.ticket)).collect();
+        drop(state);
+        wait_all(tickets);
     }
 
     /// RH4: nobody may write but who begins a write, and soon nobody at all.
@@ -235,7 +272,8 @@ impl Ranges {
         if state.told.is_some() {
             return None;
         }
-        let mut others = state.writes.values().chain(state.holds.values());
+        let writes = state.writes.values().map(|write| &write.range);
+        let mut others = writes.chain(state.holds.values());
         if others.any(|other| overlap(other, &range)) {
             return None;
         }

@@ -98,6 +98,10 @@ impl Volume {
         let (pool, id) = (members.label(), found.label.device_id());
         let last = pool.and_then(|pool| pool.members.iter().position(|member| member.id == id));
         let mut judged = Err(ReplaceError::NotSeveral.into());
+        // RN1: what it was sent before it went may be answered, and not collected.
+        if members.all().iter().any(|slot| slot.is_away() && slot.unanswered() > 0) {
+            members.end_writes();
+        }
         members.change_last(last, |slots, label| {
             judged = self.judge_absent(slots, label, &found, &device);
             let Ok(slot) = judged else { return Change::Nothing };

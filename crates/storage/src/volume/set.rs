@@ -328,11 +328,25 @@ impl MemberSet {
         self.ranges.begin_write(range)
     }
 
-    /// Holds a range, in bytes of the pool, against writers; `None` while one is at it.
+    /// Holds a range, in bytes of the pool, against writers; `None` while one is about to hand a
+    /// write there to its devices, or another holds some of it. Ends the writes that the devices
+    /// have. Not to be called with the label locked.
     #[must_use]
     pub fn try_hold(&self, range: Range<u64>) -> Option<Hold> {
-        let is_at = self.before.get().is_some_and(|before| before.is_at(&range));
-        if is_at { None } else { self.ranges.try_hold(range) }
+        if let Some(before) = self.before.get() {
+            before.end_writes(&range);
+            if before.is_at(&range) {
+                return None;
+            }
+        }
+        self.ranges.end_writes(&range);
+        self.ranges.try_hold(range)
+    }
+
+    /// Ends the writes that devices have, in all disk groups: so that no member has requests
+    /// unanswered whose answers only have to be collected. Not to be called with the label locked.
+    pub(super) fn end_writes(&self) {
+        self.roster.sets().iter().for_each(|set| set.ranges.end_writes(&(0..u64::MAX)));
     }
 
     /// Writes may be in flight that went to the one device there was, and that `before` knows.
@@ -531,6 +545,9 @@ impl MemberSet {
     ///
     /// How many requests to it were not answered: the device stays.
     pub fn let_go(&self, slot: usize) -> Result<Option<String>, u64> {
+        if self.all().get(slot).is_some_and(|away| away.unanswered() > 0) {
+            self.end_writes();
+        }
         let _label = self.roster.label.lock();
         let sets = self.roster.sets();
         let mut slots = gather(&sets);

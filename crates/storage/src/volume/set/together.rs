@@ -1,5 +1,9 @@
 //! Requests to several members, which are answered as one; whoever has not done what it was asked
 //! fails before that.
+//!
+//! A write ends when all members have answered, what has failed is settled and the missed marks are
+//! durable. The first thread that waits for it does that: its caller, or a job that wants the range
+//! ([`MemberSet::try_hold`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,6 +14,7 @@ use runtime::planted::{self, Planted};
 use super::{MemberSet, Standing, View};
 use crate::device::{Completion, DeviceError, Operation, PendingRequest, Purpose, Ticket};
 use crate::volume::ranges::InFlight;
+use crate::volume::shared_ticket::SharedTicket;
 
 /// Requests to several members.
 struct Together {
@@ -57,7 +62,15 @@ impl MemberSet {
         in_flight: Option<InFlight>,
     ) -> Ticket {
         let (set, view) = (Arc::clone(self), Arc::clone(view));
-        Ticket::new(Box::new(Together { set, view, tickets, in_flight, flush: None }))
+        let Some(in_flight) = in_flight else {
+            return Ticket::new(Box::new(Together { set, view, tickets, in_flight, flush: None }));
+        };
+        let shared = SharedTicket::of(|own| {
+            in_flight.ends_with(own);
+            let in_flight = Some(in_flight);
+            Ticket::new(Box::new(Together { set, view, tickets, in_flight, flush: None }))
+        });
+        shared.ticket()
     }
 
     /// Makes every write answered so far durable, on every member.
