@@ -27,6 +27,7 @@ mod raid5_scrub;
 mod rebuild;
 mod rebuild_clones;
 mod rebuild_crash;
+mod rebuild_rows;
 mod removal;
 mod replace;
 mod reshape;
