@@ -39,6 +39,19 @@ behaviours! {
         assert_eq!(at.target("/s2"), Ok(b"t".to_vec()));
     }
 
+    fn a_file_of_another_is_linked_by_who_may_use_it_fully(at) {
+        at.does("create /d directory 777\ncreate /secret file 600\ncreate /read file 644");
+        at.does("create /open file 666\ncreate /suid file 4777\ncreate /sgid file 2777");
+        at.does("create /locked file 2767\nsymlink /s =t\ncreate /p fifo 666");
+        for name in ["secret", "read", "suid", "sgid", "s", "p"] {
+            at.refuses(&format!("u1 link /{name} /d/{name}"), &FsError::NotPermitted);
+        }
+        at.does("u1 link /open /d/open\nu1 link /locked /d/locked");
+        at.does("u1 create /d/own file 400\nu1 link /d/own /d/more");
+        assert_eq!(at.attr("/secret").nlink, 1);
+        assert_eq!(at.attr("/d/own").nlink, 2);
+    }
+
     fn what_has_lost_its_last_name_gets_no_other(at) {
         at.does("create /f file 644\nopen @0 /f\nunlink /f");
         at.refuses("link @0 /g", &FsError::NotFound);

@@ -201,6 +201,18 @@ impl FileSystem for Pool {
         })
     }
 
+    fn link_over(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        if ino.slot() != parent.slot() {
+            return Err(FsError::CrossFileset);
+        }
+        self.files_of(parent)?;
+        self.refuse_clones_name(parent, name)?;
+        let files = self.files_of(ino)?;
+        files.with_reclaim(|| {
+            files.unsharing(Urgency::User, || files.link_name_over(caller, ino, (parent, name)))
+        })
+    }
+
     fn tmpfile(&self, caller: &Caller, parent: Ino, new: NewInode) -> FsResult<Attr> {
         let files = self.files_of(parent)?;
         files.unsharing(Urgency::User, || files.make_nameless(caller, parent, new))

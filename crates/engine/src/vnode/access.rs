@@ -135,6 +135,23 @@ impl Files<'_> {
         if is_free { Ok(()) } else { Err(FsError::NotPermitted) }
     }
 
+    /// Checks that the caller may give a file another name (`protected_hardlinks`): a link keeps a
+    /// file that its owner removes, and brings it to where files of the linker are expected.
+    pub(crate) fn check_link(&self, caller: &Caller, anode: &Anode) -> FsResult<()> {
+        if is_privileged(caller) || caller.uid == anode.uid {
+            return Ok(());
+        }
+        let runs_as_group = anode.mode & (SETGID | GROUP_EXECUTE) == SETGID | GROUP_EXECUTE;
+        let is_plain =
+            anode.kind == AnodeKind::Regular && anode.mode & SETUID == 0 && !runs_as_group;
+        let may_use = self.check_access(caller, anode, READ | WRITE);
+        match (is_plain, may_use) {
+            (true, Ok(())) => Ok(()),
+            (false, _) | (true, Err(FsError::AccessDenied)) => Err(FsError::NotPermitted),
+            (true, error) => error,
+        }
+    }
+
     /// Returns the anode of a directory that is still there and that the caller may search.
     pub(crate) fn searched<'s>(
         &self,

@@ -606,7 +606,9 @@ pub trait FileSystem: Send + Sync {
     /// Returns the target of a symbolic link.
     fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>>;
 
-    /// Gives a file one more name. Takes a reference.
+    /// Gives a file one more name. Takes a reference. A caller that is checked here may link its
+    /// own files, and of others regular ones that it may read and write and that have no setuid and
+    /// no setgid with group execute: as Linux with `protected_hardlinks`.
     fn link(
         &self,
         caller: &Caller,
@@ -772,6 +774,13 @@ pub trait FileSystem: Send + Sync {
         name: &[u8],
         around: Option<&mut Around>,
     ) -> FsResult<()>;
+
+    /// Gives a file a name in the place of what has it, in one transaction: whoever looks sees one
+    /// or the other, and so does the open after a crash. Where nothing has the name it is
+    /// [`FileSystem::link`]; a directory is never replaced. Takes a reference.
+    fn link_over(&self, _caller: &Caller, _ino: Ino, _parent: Ino, _name: &[u8]) -> FsResult<Attr> {
+        Err(FsError::NotSupported)
+    }
 
     /// Makes a regular file without a name (`O_TMPFILE`), which [`FileSystem::link`] may give its
     /// first. Takes a reference.

@@ -46,6 +46,7 @@ mod half_freed;
 mod held;
 mod inline;
 mod leave;
+mod link_over;
 mod list;
 mod lost;
 mod names;

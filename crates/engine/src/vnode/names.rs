@@ -515,9 +515,10 @@ impl Files<'_> {
         if anode.kind == AnodeKind::Directory {
             return Err(FsError::NotPermitted);
         }
-        let mut guard = None;
+        self.check_link(caller, &anode)?;
+        let mut fileset = Lazy::new(self);
         if anode.nlink == 0 {
-            guard = self.unorphan(&mut change, &file_state, &mut anode)?;
+            self.unorphan(&mut fileset, &mut change, &file_state, &mut anode)?;
         }
         if anode.nlink >= LINKS_MAX {
             return Err(FsError::TooManyLinks);
@@ -529,15 +530,13 @@ impl Files<'_> {
         anode.nlink += 1;
         anode.ctime = self.now();
         touch(&mut directory, anode.ctime);
-        self.fileset.anodes.write_anode(&self.store, &mut change, &directory)?;
-        self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
+        fileset.write_anode(&mut change, &directory)?;
+        fileset.write_anode(&mut change, &anode)?;
         if !planted::is(Planted::NameNotAdmitted) {
             change.admit(is_exempt(caller))?;
         }
         let applied = change.end();
-        if let Some(guard) = guard {
-            guard.settle(applied.lsn);
-        }
+        fileset.settle(applied.lsn);
         self.table.mark_named(file.ino);
         self.replace(&mut directory_state, directory, applied.class);
         self.replace(&mut file_state, anode, applied.class);

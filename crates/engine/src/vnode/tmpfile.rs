@@ -15,7 +15,6 @@ use super::names::{check_new_inode, check_owner};
 use super::xattr::Lazy;
 use super::{Files, Vnode, VnodeState, attr_of};
 use crate::error::{FsError, FsResult};
-use crate::fileset::FilesetGuard;
 use crate::store::Change;
 
 impl Files<'_> {
@@ -58,23 +57,22 @@ impl Files<'_> {
         attr_of(self, &child_state)
     }
 
-    /// Takes a file out of the orphan list that is about to get its first name. Returns the guard
-    /// to settle. One whose truncate is not finished stays in the list for that (F2).
-    pub(crate) fn unorphan<'f>(
-        &'f self,
+    /// Takes a file out of the orphan list that is about to get its first name. One whose truncate
+    /// is not finished stays in the list for that (F2).
+    pub(crate) fn unorphan(
+        &self,
+        fileset: &mut Lazy<'_>,
         change: &mut Change<'_>,
         state: &VnodeState,
         anode: &mut Anode,
-    ) -> FsResult<Option<FilesetGuard<'f>>> {
+    ) -> FsResult<()> {
         if !self.table.is_linkable(self.ino(anode.number)) {
             return Err(FsError::NotFound);
         }
         if state.is_being_cut {
-            return Ok(None);
+            return Ok(());
         }
-        let Some(slot) = anode.orphan_slot.take() else { return Ok(None) };
-        let mut fileset = self.fileset.anodes.lock();
-        fileset.remove_orphan(&self.store, change, slot)?;
-        Ok(Some(fileset))
+        let Some(slot) = anode.orphan_slot.take() else { return Ok(()) };
+        fileset.guard().remove_orphan(&self.store, change, slot)
     }
 }

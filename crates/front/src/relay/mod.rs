@@ -413,6 +413,12 @@ impl FileSystem for Relay {
         here.attr(here.with_around(around, |it| here.fs.link(caller, ino, parent, name, it)))
     }
 
+    fn link_over(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        let here = self.here()?;
+        let (ino, parent) = (here.numbers.below(ino)?, here.numbers.below(parent)?);
+        here.attr(here.fs.link_over(caller, ino, parent, name))
+    }
+
     fn unlink(
         &self,
         caller: &Caller,

@@ -222,6 +222,15 @@ impl FileSystem for Teller {
         Ok(self.taken(linked))
     }
 
+    fn link_over(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        let _alone = self.alone_with(&[(parent, name)]);
+        let mut changed = self.led_to(&[(parent, name)]);
+        let linked = self.fs.link_over(caller, ino, parent, name)?;
+        changed.extend([parent, ino]);
+        self.tell(&changed);
+        Ok(self.taken(linked))
+    }
+
     fn unlink(
         &self,
         caller: &Caller,

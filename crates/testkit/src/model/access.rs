@@ -74,6 +74,16 @@ pub(super) fn require_removal(caller: &Caller, directory: &Node, victim: &Node) 
 }
 
 /// The mode of a regular file after `caller` wrote to it or truncated it.
+/// As `protected_hardlinks` of Linux: who owns it, or who may use a plain file fully.
+pub(super) fn require_link(caller: &Caller, node: &Node) -> FsResult<()> {
+    let is_plain =
+        node.kind == FileKind::Regular && node.mode & 0o4000 == 0 && node.mode & 0o2010 != 0o2010;
+    if is_owner(caller, node) || is_plain && require(caller, node, READ | WRITE).is_ok() {
+        return Ok(());
+    }
+    Err(FsError::NotPermitted)
+}
+
 pub(super) fn mode_after_write(caller: &Caller, node: &Node) -> u16 {
     let is_member = is_in_group(caller, node.gid);
     if caller.loses_set_bits { without_set_bits(node, is_member) } else { node.mode }

@@ -225,6 +225,7 @@ impl State {
         if node.is_directory() {
             return Err(FsError::NotPermitted);
         }
+        access::require_link(asked.caller, node)?;
         if node.names == 0 && !node.is_linkable {
             return Err(FsError::NotFound);
         }
