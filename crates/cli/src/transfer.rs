@@ -31,6 +31,7 @@ use crate::control::{Peer, name_of};
 use crate::mounts::Mounts;
 use crate::places::Places;
 use crate::status::{self, Answer, CLOSING};
+use crate::tree::Rules;
 use crate::uses::{Claim, Use};
 
 /// Transfers that a server does at a time: each holds a thread and some megabytes.
@@ -114,6 +115,8 @@ pub struct TreeSpec {
     pub threads: usize,
     /// Whether all is compared afterwards.
     pub verifies: bool,
+    /// What is copied, and how what is there is taken.
+    pub rules: Rules,
 }
 
 /// Told how much is done, and of how much; 0: nobody knows. Returns whether to go on.
@@ -279,6 +282,7 @@ mod tests {
             is_archive: true,
             threads: 4,
             verifies: true,
+            rules: Rules { skips_same: true, ..Rules::default() },
         };
         vec![
             Transfer::Diff { fileset: name(), from: from(), to_fileset: name(), to },

@@ -540,6 +540,7 @@ mod tests {
                     is_archive: false,
                     threads: 1,
                     verifies: true,
+                    rules: crate::tree::Rules::default(),
                 };
                 let claim = claim(fileset, Use::Import);
                 let mut file = File::open(&tree).expect("it is there");

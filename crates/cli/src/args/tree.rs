@@ -2,19 +2,22 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::members::MemberPaths;
+use crate::tree::Rules;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  holdfast import /srv/old pool.hf:home\n  \
                         holdfast import backup.tar pool.hf:home --path /old --verify\n  \
                         zstd -dc backup.tar.zst | holdfast import - pool.hf:home\n\n\
                         Owners, modes, times, hard links, holes, extended attributes, access \
-                        lists, devices and\nfifos are kept. What is there with the same size and \
-                        modification time is left alone, so an\nimport that broke off goes on \
-                        when it is asked for again; what is there and is another file\nis \
-                        replaced. Other file systems below a directory are left out. The fileset \
+                        lists, devices and\nfifos are kept. Of a directory, what is there with \
+                        the same size and modification time is left\nalone, so an import that \
+                        broke off goes on when it is asked for again. Of a tar every file is\n\
+                        written, and the last of a name stays, but for --skip-same. What is there \
+                        and is another file\nis replaced in one step; a directory with content \
+                        never is. Other file systems below a directory are left out. The fileset \
                         may be served\nover the network, and is not mounted meanwhile.")]
 pub(crate) struct ImportArgs {
     /// A directory, a tar, or - for a tar on standard input
@@ -26,6 +29,16 @@ pub(crate) struct ImportArgs {
     pub(crate) path: PathBuf,
     #[command(flatten)]
     pub(crate) how: HowArgs,
+    /// Of a tar: leave alone what is there with the same size and modification time, to go on with
+    /// an import that was cut
+    #[arg(long)]
+    pub(crate) skip_same: bool,
+    /// Leave setuid, setgid and file capabilities out
+    #[arg(long)]
+    pub(crate) no_setuid: bool,
+    /// Leave block and character devices out
+    #[arg(long)]
+    pub(crate) no_devices: bool,
     #[command(flatten)]
     pub(crate) members: MemberPaths,
 }
@@ -55,12 +68,35 @@ pub(crate) struct ExportTreeArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct HowArgs {
-    /// Compare everything afterwards: names, attributes, every byte
+    /// Compare everything afterwards: names, attributes, every byte; fail where something differs
     #[arg(long)]
     pub(crate) verify: bool,
+    /// Of directories: what makes a file the same that is there already
+    #[arg(long, value_enum, default_value_t = CompareBy::Date)]
+    pub(crate) compare: CompareBy,
+    /// Compare everything, and write again what differs: as --compare content --verify
+    #[arg(long, conflicts_with = "compare")]
+    pub(crate) repair: bool,
     /// Threads that copy [default: two for each processor, 2 to 16]
     #[arg(long)]
     pub(crate) threads: Option<usize>,
+}
+
+/// What two files are compared by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CompareBy {
+    /// Size and modification time
+    Date,
+    /// Every byte, where those are the same
+    Content,
+}
+
+impl HowArgs {
+    /// Returns how it is copied, as far as both ways have it.
+    pub(crate) fn rules(&self) -> Rules {
+        let compares_content = self.repair || self.compare == CompareBy::Content;
+        Rules { compares_content, ..Rules::default() }
+    }
 }
 
 /// Returns `path` unless it stands for a stream.

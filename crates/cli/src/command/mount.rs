@@ -310,7 +310,13 @@ fn log_path(args: &MountArgs) -> anyhow::Result<PathBuf> {
 
 /// Starts logging to `path`, or to standard error. `HOLDFAST_LOG` says how much (default: `info`).
 pub(crate) fn start_log(path: Option<&Path>) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_from_env("HOLDFAST_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    start_log_of("info", path)
+}
+
+/// As [`start_log`], with another default.
+pub(crate) fn start_log_of(default: &str, path: Option<&Path>) -> anyhow::Result<()> {
+    let filter =
+        EnvFilter::try_from_env("HOLDFAST_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     // What cannot be written, as on a full disk, is left out: to tell of it by standard error,
     // which is the log of a daemon, would end in a panic.
     let layer = tracing_subscriber::fmt::layer().with_ansi(false).log_internal_errors(false);

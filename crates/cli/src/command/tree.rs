@@ -12,7 +12,7 @@ use format::fileset::ROOT_NAME;
 use serde_json::{Value, json};
 
 use super::controlled::{Controlled, Opener};
-use super::mount::check_threads;
+use super::mount::{check_threads, start_log_of};
 use crate::args::tree::{ExportTreeArgs, HowArgs, ImportArgs};
 use crate::backend::Backend;
 use crate::exit::{self, UsageError};
@@ -20,8 +20,11 @@ use crate::output::{Output, Progress, printable};
 use crate::size::ByteSize;
 use crate::status;
 use crate::transfer::{Transfer, TreeSpec};
-use crate::tree::THREADS_MAX;
+use crate::tree::{Rules, THREADS_MAX};
 
+/// What these commands log, where no server does their work: files that were not copied as they
+/// are.
+const LOG: &str = "cli::tree=warn";
 /// Fewest and most threads where nothing is said.
 const THREADS_MIN: usize = 2;
 const THREADS_DEFAULT_MAX: usize = 16;
@@ -32,9 +35,12 @@ pub(crate) fn import(
     output: &Output,
 ) -> anyhow::Result<u8> {
     let (file, is_archive) = source_of(&args.source)?;
+    start_log_of(LOG, None)?;
     let opener = Opener { backend, members: &args.members };
     let at = Controlled::find(&args.pool, opener, true)?;
-    let asked = spec_of(&at, &args.pool, &args.path, &args.how, is_archive).and_then(|tree| {
+    let asked = spec_of(&at, &args.pool, &args.path, &args.how, is_archive).and_then(|mut tree| {
+        let ImportArgs { skip_same: skips_same, no_setuid, no_devices, .. } = *args;
+        tree.rules = Rules { skips_same, no_setuid, no_devices, ..tree.rules };
         if tree.clone.is_some() {
             let message = format!("{}: a clone never changes", args.pool.display());
             return Err(UsageError::new(message).into());
@@ -53,6 +59,7 @@ pub(crate) fn export(
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
+    start_log_of(LOG, None)?;
     let opener = Opener { backend, members: &args.members };
     let at = Controlled::find(&args.pool, opener, false)?;
     let is_archive = is_archive(&args.target);
@@ -102,7 +109,8 @@ fn spec_of(
         None => (at.fileset.clone().unwrap_or_else(|| ROOT_NAME.to_owned()), None),
     };
     let path = path.as_os_str().as_bytes().to_vec();
-    Ok(TreeSpec { fileset, clone, path, is_archive, threads, verifies: how.verify })
+    let verifies = how.verify || how.repair;
+    Ok(TreeSpec { fileset, clone, path, is_archive, threads, verifies, rules: how.rules() })
 }
 
 /// Opens what is imported, and says whether it is a tar.
@@ -294,7 +302,9 @@ fn text_of((fileset, what): (&str, &str), other: &str, facts: &Value) -> String 
         }
         let more = of(count).saturating_sub(u64::try_from(told.len()).unwrap_or(0));
         if more > 0 {
-            text += &format!("\n{words}: {more} more");
+            text += &format!(
+                "\n{words}: {more} more, which the log of the server or of this command has"
+            );
         }
     }
     text

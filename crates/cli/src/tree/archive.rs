@@ -13,7 +13,8 @@ use engine::vnode::api::{FileKind, Timestamp};
 use format::attributes::ATTRIBUTE_LIST_BYTES_MAX;
 use tar::{EntryType, Header};
 
-use super::{ATTRIBUTE_BYTES_MAX, Attributes, Meta};
+use super::numbers::Field;
+use super::{ACCESS_ACL, ATTRIBUTE_BYTES_MAX, Attributes, DEFAULT_ACL, Meta};
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = 512;
@@ -87,8 +88,12 @@ pub(crate) struct Entry {
     has_map: bool,
     /// What is no hole, from the head; `None`: all.
     ranges: Option<Ranges>,
-    /// What of it was left out, in words.
-    pub(crate) left_out: Option<&'static str>,
+    /// What of it is left out, in words.
+    pub(crate) left_out: Vec<String>,
+    /// What of its head makes no sense, and costs no content.
+    pub(crate) wrong: Vec<String>,
+    /// Whether it is a directory that the archive has no head of.
+    pub(crate) is_implied: bool,
 }
 
 /// Reads the heads of an archive.
@@ -98,6 +103,8 @@ pub(crate) struct Archive<R> {
     left: (u64, u64),
     /// Whether anything was read yet.
     has_begun: bool,
+    /// What a head has said of all files behind it.
+    global: Records,
     /// Bytes read.
     pub(crate) position: u64,
 }
@@ -121,6 +128,7 @@ impl Before {
         found.map(|(_, value)| &value[..])
     }
 
+    /// Returns a number, where there is one that makes sense.
     fn number(&self, key: &str) -> Option<u64> {
         std::str::from_utf8(self.get(key)?).ok()?.parse().ok()
     }
@@ -128,7 +136,7 @@ impl Before {
 
 impl<R: Read> Archive<R> {
     pub(crate) fn new(reader: R) -> Archive<R> {
-        Archive { reader, left: (0, 0), has_begun: false, position: 0 }
+        Archive { reader, left: (0, 0), has_begun: false, global: Vec::new(), position: 0 }
     }
 
     /// Reads all of `into`.
@@ -176,7 +184,9 @@ impl<R: Read> Archive<R> {
         if header.as_bytes().iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
-        if header.cksum().ok() != Some(checksum(&header)) {
+        let stored = Field::of(&header.as_old().cksum);
+        let sums = [i64::from(checksum(&header)), signed_checksum(&header)];
+        if !sums.iter().any(|sum| stored == Field::Number(i128::from(*sum))) {
             return Err(if self.has_begun {
                 let at = self.position;
                 ArchiveError::Wrong(format!(
@@ -206,31 +216,50 @@ impl<R: Read> Archive<R> {
         loop {
             let Some(header) = self.block()? else { return Ok(None) };
             let kind = header.entry_type().as_byte();
-            if !matches!(kind, b'x' | b'g' | b'L' | b'K') {
+            if !matches!(kind, b'x' | b'X' | b'g' | b'L' | b'K') {
+                // What is said of one file goes before what is said of all.
+                before.records.splice(0..0, self.global.iter().cloned());
                 return self.entry(&header, &before).map(Some);
             }
-            let length = header.entry_size()?;
-            // Of the whole archive: who packs trees says nothing there.
-            let is_read = kind != b'g';
-            held = held.saturating_add(if is_read { length } else { 0 });
-            if !is_read || held > HEAD_BYTES_MAX {
-                if is_read {
-                    let most = HEAD_BYTES_MAX;
-                    let cause = format!("its heads take {held} bytes; there are at most {most}");
-                    before.wrong = Some(cause);
-                }
+            let length = size_of_entry(&header)?;
+            held = held.saturating_add(length);
+            if held > HEAD_BYTES_MAX {
+                let most = HEAD_BYTES_MAX;
+                let cause = format!("its heads take {held} bytes; there are at most {most}");
+                before.wrong = Some(cause);
                 self.begin_content(length);
                 self.skip()?;
                 continue;
             }
             let bytes = self.long(length)?;
-            match kind {
-                b'L' => before.path = Some(until_zero(&bytes)),
-                b'K' => before.target = Some(until_zero(&bytes)),
-                _ => match records_of(&bytes) {
-                    Some(records) => before.records = records,
-                    None => before.wrong = Some("its pax head makes no sense".to_owned()),
-                },
+            match (kind, records_of(&bytes)) {
+                (b'L', _) => before.path = Some(until_zero(&bytes)),
+                (b'K', _) => before.target = Some(until_zero(&bytes)),
+                (b'g', Some(records)) => self.global = records,
+                (_, Some(records)) => before.records = records,
+                (_, None) => before.wrong = Some("its pax head makes no sense".to_owned()),
+            }
+        }
+    }
+
+    /// Reads what is behind the end, so that a writer on a pipe can write all of it; returns
+    /// whether that is anything but padding. `goes_on` is told where it is.
+    pub(crate) fn drain(
+        &mut self,
+        goes_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<bool, ArchiveError> {
+        let (mut bytes, mut is_other) = ([0; 16 << 10], false);
+        loop {
+            let count = match self.reader.read(&mut bytes) {
+                Ok(0) => return Ok(is_other),
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            is_other |= bytes.iter().take(count).any(|&byte| byte != 0);
+            self.position = self.position.saturating_add(u64::try_from(count).unwrap_or(0));
+            if !goes_on(self.position) {
+                return Ok(is_other);
             }
         }
     }
@@ -239,7 +268,7 @@ impl<R: Read> Archive<R> {
     fn entry(&mut self, header: &Header, before: &Before) -> Result<Entry, ArchiveError> {
         let stored_bytes = match before.number("size") {
             Some(size) => size,
-            None => header.entry_size()?,
+            None => size_of_entry(header)?,
         };
         let what = what_of(header.entry_type());
         let path = before.get("GNU.sparse.name").or_else(|| before.get("path")).map(<[u8]>::to_vec);
@@ -248,9 +277,10 @@ impl<R: Read> Archive<R> {
         // Old archives say so of a directory and of nothing else.
         let is_directory = what == What::File(FileKind::Regular) && path.ends_with(b"/");
         let what = if is_directory { What::File(FileKind::Directory) } else { what };
-        // What has no content has none, whatever its size says.
+        // What has no content has none, whatever its size says; a dump lists names of a directory.
+        let is_dump = header.entry_type().as_byte() == b'D';
         let has_content = matches!(what, What::File(FileKind::Regular) | What::Other(_));
-        let stored_bytes = if has_content { stored_bytes } else { 0 };
+        let stored_bytes = if has_content || is_dump { stored_bytes } else { 0 };
         let is_sparse = header.entry_type() == EntryType::GNUSparse;
         let sparse = if is_sparse { Some(self.old_sparse(header)?) } else { None };
         self.begin_content(stored_bytes);
@@ -269,10 +299,17 @@ impl<R: Read> Archive<R> {
                 stored_bytes,
                 has_map: false,
                 ranges: None,
-                left_out: None,
-                meta: meta_of(header, before, what)?,
+                left_out: Vec::new(),
+                wrong: Vec::new(),
+                is_implied: false,
+                meta: Entry::implied(Vec::new()).meta,
             };
-            entry.meta.size_bytes = stored_bytes;
+            entry.meta = meta_of(header, before, what, &mut entry.wrong);
+            entry.meta.size_bytes = if has_content { stored_bytes } else { 0 };
+            if is_unknown(header.entry_type().as_byte()) {
+                let kind = char::from(header.entry_type().as_byte()).escape_default();
+                entry.wrong.push(format!("it is of the unknown kind `{kind}`: taken as a file"));
+            }
             entry.take_records(before)?;
             if let Some(sparse) = sparse {
                 let (ranges, size_bytes) = sparse?;
@@ -381,32 +418,113 @@ impl<R: Read> Archive<R> {
 }
 
 impl Entry {
+    /// Returns a directory that an archive has no head of, as mkdir(1) of root makes it.
+    pub(crate) fn implied(path: Vec<u8>) -> Entry {
+        let never = Timestamp { seconds: 0, nanoseconds: 0 };
+        let meta = Meta {
+            kind: FileKind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size_bytes: 0,
+            atime: never,
+            mtime: never,
+            links: 1,
+            id: (0, 0),
+        };
+        Entry {
+            path,
+            what: What::File(FileKind::Directory),
+            meta,
+            target: Vec::new(),
+            attributes: Attributes::new(),
+            stored_bytes: 0,
+            has_map: false,
+            ranges: None,
+            left_out: Vec::new(),
+            wrong: Vec::new(),
+            is_implied: true,
+        }
+    }
+
+    /// Takes an access list in words. One that is not understood costs the group its bits: they are
+    /// those of all that it names.
+    fn take_list(&mut self, kind: &[u8], text: &[u8]) {
+        let name = match kind {
+            b"access" => ACCESS_ACL,
+            b"default" => DEFAULT_ACL,
+            _ => {
+                let kind = super::shown(kind);
+                self.left_out.push(format!("its access list of the form {kind} is not read"));
+                return;
+            }
+        };
+        if text.is_empty() {
+            return;
+        }
+        match super::acl::of_words(text) {
+            Some(words) => {
+                if name == ACCESS_ACL {
+                    self.meta.mode = self.meta.mode & !0o777 | words.bits;
+                }
+                let list = words.list.or((name == DEFAULT_ACL).then_some(words.whole));
+                self.attributes.extend(list.map(|list| (name.to_vec(), list)));
+            }
+            None if name == ACCESS_ACL => {
+                self.meta.mode &= !0o070;
+                let cause = "its access list makes no sense or names an account that is not known \
+                             here: it is left out, and its group gets no rights";
+                self.wrong.push(cause.to_owned());
+            }
+            None => self.wrong.push(
+                "its default access list makes no sense or names an account that is not known \
+                 here: it is left out"
+                    .to_owned(),
+            ),
+        }
+    }
+
     /// Takes what a pax head says. `Err`: what is wrong with it.
     fn take_records(&mut self, before: &Before) -> Result<(), String> {
         for (key, value) in &before.records {
             if let Some(name) = key.strip_prefix(ATTRIBUTE_PREFIX) {
                 self.attributes.push((attribute_name(name), value.clone()));
-            } else if key.starts_with(b"SCHILY.acl.") {
-                self.left_out = Some("its access list is written in words, which are not read");
+            } else if let Some(kind) = key.strip_prefix(b"SCHILY.acl.") {
+                self.take_list(kind, value);
             }
         }
         let most = ATTRIBUTE_BYTES_MAX;
-        if let Some((name, value)) = self.attributes.iter().find(|(_, it)| it.len() > most) {
+        let wrong = &mut self.wrong;
+        self.attributes.retain(|(name, value)| {
             let (name, bytes) = (super::shown(name), value.len());
-            return Err(format!(
-                "its attribute {name} has {bytes} bytes; there are at most {most}"
-            ));
-        }
+            if bytes > most {
+                wrong.push(format!(
+                    "its attribute {name} has {bytes} bytes; there are at most {most}"
+                ));
+            }
+            bytes <= most
+        });
         let bytes: usize = self.attributes.iter().map(|(name, _)| name.len() + 1).sum();
         if bytes > ATTRIBUTE_LIST_BYTES_MAX {
             let most = ATTRIBUTE_LIST_BYTES_MAX;
-            return Err(format!("names of its attributes take {bytes} bytes; at most {most} do"));
+            self.wrong.push(format!(
+                "names of its attributes take {bytes} bytes; at most {most} do: they are left out"
+            ));
+            self.attributes.retain(|(name, _)| name.starts_with(b"system."));
         }
-        self.attributes.sort();
+        // Of a name that comes twice the last counts.
+        self.attributes.reverse();
+        self.attributes.sort_by(|a, b| a.0.cmp(&b.0));
         self.attributes.dedup_by(|a, b| a.0 == b.0);
         if before.get("GNU.sparse.major").is_some_and(|major| major == b"1") {
             self.has_map = true;
             self.meta.size_bytes = before.number("GNU.sparse.realsize").unwrap_or(0);
+        } else if let Some(size_bytes) = before.number("GNU.sparse.size") {
+            // Forms 0.0 and 0.1: the map is in the head.
+            let ranges = super::sparse::of_records(&before.records, RANGES_MAX)?;
+            self.meta.size_bytes = size_bytes;
+            self.ranges = Some(ranges);
         } else if before.records.iter().any(|(key, _)| key.starts_with(b"GNU.sparse.")) {
             return Err("its holes are in a form that is not read: make the archive with `tar \
                         --sparse --sparse-version=1.0 --format=posix`"
@@ -416,54 +534,109 @@ impl Entry {
     }
 }
 
-fn meta_of(header: &Header, before: &Before, what: What) -> Result<Meta, String> {
-    let read = |number: std::io::Result<u64>| number.map_err(|error| nonsense(&error));
-    let id = |key: &str, number: u64| {
-        let number = before.number(key).unwrap_or(number);
-        u32::try_from(number)
-            .map_err(|_| format!("it has {key} {number}, which Linux does not have"))
-    };
-    let seconds = i64::try_from(read(header.mtime())?).unwrap_or(0);
-    let mtime = Timestamp { seconds, nanoseconds: 0 };
+/// Returns the size that a head says. What follows cannot be found without it.
+fn size_of_entry(header: &Header) -> Result<u64, ArchiveError> {
+    let size = Field::of(&header.as_old().size).or_zero().and_then(|size| u64::try_from(size).ok());
+    size.ok_or_else(|| ArchiveError::Wrong("the archive is damaged: a head has no size".to_owned()))
+}
+
+/// Returns what a head and those before it say; what makes no sense is told in `wrong` and left
+/// out, so that it gives nobody a right.
+fn meta_of(header: &Header, before: &Before, what: What, wrong: &mut Vec<String>) -> Meta {
+    let old = header.as_old();
+    let mode = Field::of(&old.mode).or_zero().map(|mode| u16::try_from(mode & 0o7777).unwrap_or(0));
+    if mode.is_none() {
+        wrong.push("its head says no mode that makes sense: it is its owner's alone".to_owned());
+    }
+    let mut mode = mode.unwrap_or(0o600);
+    let mut owners = [0; 2];
+    for (owner, (key, field)) in owners.iter_mut().zip([("uid", &old.uid), ("gid", &old.gid)]) {
+        let number = match before.get(key) {
+            Some(_) => before.number(key).map_or(Field::Strange, |it| Field::Number(it.into())),
+            None => Field::of(field),
+        };
+        let id = match number {
+            Field::Number(number) => u32::try_from(number).ok().filter(|id| *id != u32::MAX),
+            Field::Blank | Field::Strange => None,
+        };
+        if id.is_none() {
+            // It is root's, and must not run as root.
+            mode &= !0o6000;
+        }
+        if let (None, Field::Number(number)) = (id, number) {
+            wrong.push(format!("it has {key} {number}, which Linux does not have: it is root's"));
+        } else if number == Field::Strange {
+            wrong.push(format!("its head says no {key} that makes sense: it is root's"));
+        }
+        *owner = id.unwrap_or(0);
+    }
+    let seconds = Field::of(&old.mtime).or_zero().and_then(|it| i64::try_from(it).ok());
+    if seconds.is_none() {
+        wrong.push("its head says no mtime that makes sense".to_owned());
+    }
+    let mtime = Timestamp { seconds: seconds.unwrap_or(0), nanoseconds: 0 };
     let mtime = before.get("mtime").and_then(time_of).unwrap_or(mtime);
     let kind = match what {
         What::File(kind) => kind,
         What::Link | What::Other(_) => FileKind::Regular,
     };
-    let is_device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
-    let rdev = if is_device {
-        let major = header.device_major().map_err(|error| nonsense(&error))?;
-        let minor = header.device_minor().map_err(|error| nonsense(&error))?;
-        let number = rustix::fs::makedev(major.unwrap_or(0), minor.unwrap_or(0));
-        u32::try_from(number).unwrap_or(u32::MAX)
-    } else {
-        0
-    };
-    Ok(Meta {
+    Meta {
         kind,
-        mode: u16::try_from(header.mode().map_err(|error| nonsense(&error))? & 0o7777).unwrap_or(0),
-        uid: id("uid", read(header.uid())?)?,
-        gid: id("gid", read(header.gid())?)?,
-        rdev,
+        mode,
+        uid: owners[0],
+        gid: owners[1],
+        rdev: rdev_of(header, kind),
         size_bytes: 0,
         atime: before.get("atime").and_then(time_of).unwrap_or(mtime),
         mtime,
         links: 1,
         id: (0, 0),
-    })
+    }
+}
+
+fn rdev_of(header: &Header, kind: FileKind) -> u32 {
+    if !matches!(kind, FileKind::BlockDevice | FileKind::CharDevice) {
+        return 0;
+    }
+    let bytes = header.as_bytes();
+    let number = |field: &[u8]| {
+        let number = Field::of(field).or_zero().unwrap_or(0);
+        u32::try_from(number).unwrap_or(0)
+    };
+    // Behind the names of owner and group, in a head that has them.
+    let (major, minor) = match header.as_ustar().is_some() || header.as_gnu().is_some() {
+        true => (number(&bytes[329..337]), number(&bytes[337..345])),
+        false => (0, 0),
+    };
+    u32::try_from(rustix::fs::makedev(major, minor)).unwrap_or(u32::MAX)
+}
+
+/// Kinds that stand for no file: a label, a part of another volume, names of an old form.
+const NO_FILES: &[u8] = b"VMN";
+
+/// Whether GNU tar takes what is of this kind as a regular file, for want of better.
+fn is_unknown(kind: u8) -> bool {
+    !b"01234567\0SD".contains(&kind) && !NO_FILES.contains(&kind)
 }
 
 fn what_of(kind: EntryType) -> What {
     match kind.as_byte() {
-        b'0' | b'\0' | b'7' | b'S' => What::File(FileKind::Regular),
         b'1' => What::Link,
         b'2' => What::File(FileKind::Symlink),
         b'3' => What::File(FileKind::CharDevice),
         b'4' => What::File(FileKind::BlockDevice),
-        b'5' => What::File(FileKind::Directory),
+        b'5' | b'D' => What::File(FileKind::Directory),
         b'6' => What::File(FileKind::Fifo),
-        other => What::Other(other),
+        other if NO_FILES.contains(&other) => What::Other(other),
+        _ => What::File(FileKind::Regular),
     }
+}
+
+/// Returns the sum as writers have it that take bytes for signed.
+fn signed_checksum(header: &Header) -> i64 {
+    let high = (0..).zip(header.as_bytes()).filter(|(at, _)| !(148..156).contains(at));
+    let high = high.filter(|(_, byte)| **byte >= 0x80).count();
+    i64::from(checksum(header)) - 256 * i64::try_from(high).unwrap_or(0)
 }
 
 /// Returns the sum that a head is to have.

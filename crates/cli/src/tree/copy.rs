@@ -4,7 +4,9 @@
 //! queue, so a tree is gone through depth first and the queue stays as short as the tree is wide.
 //!
 //! What is there already is left alone where it is the same (TE2), and replaced where it is not:
-//! by a new file, so that other names of the old one keep what they have.
+//! by a new file, so that other names of the old one keep what they have ([`placing`]). Rights of
+//! one that is the same are changed where all of its names are names of that file of the source;
+//! where it has others, which somebody else may have made, it is replaced too.
 //!
 //! # Concurrency
 //!
@@ -19,10 +21,11 @@ use std::time::Duration;
 
 use engine::vnode::api::FileKind;
 
+use super::placing::{self, Spot};
 use super::totals::count;
 use super::{
-    Attributes, DEFAULT_ACL, Meta, PIECE_BYTES, Totals, Tree, TreeError, TreeResult,
-    has_same_owner_and_mode, is_same, set_attributes,
+    Attributes, Meta, PIECE_BYTES, Rules, Totals, Tree, TreeError, TreeResult,
+    has_same_owner_and_mode, is_same, rights,
 };
 
 /// Names of a directory that one thread works on.
@@ -44,27 +47,43 @@ pub(crate) enum Purpose {
     Verify,
 }
 
+/// What is done, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Task {
+    pub(crate) purpose: Purpose,
+    pub(crate) rules: Rules,
+}
+
+impl From<Purpose> for Task {
+    fn from(purpose: Purpose) -> Task {
+        Task { purpose, rules: Rules::default() }
+    }
+}
+
 /// Told how many bytes were moved; returns whether to go on.
 pub(crate) type OnMoved<'p> = &'p mut dyn FnMut(u64) -> bool;
 
-/// Does `purpose` with `source` and `target`, with `threads` threads, and counts in `totals`.
+/// Does `task` with `source` and `target`, with `threads` threads, and counts in `totals`.
 pub(crate) fn run<S: Tree, T: Tree>(
     (source, target): (&S, &T),
-    purpose: Purpose,
+    task: impl Into<Task>,
     threads: usize,
     totals: &Totals,
     moved: OnMoved<'_>,
 ) {
+    let Task { purpose, rules } = task.into();
     let job = Job {
         source,
         target,
         purpose,
+        rules,
         totals,
         device: OnceLock::new(),
         queue: Mutex::default(),
         changed: Condvar::new(),
         ended: Condvar::new(),
         links: Mutex::default(),
+        shared: Mutex::default(),
         unsynced: Unsynced::default(),
     };
     match job.first() {
@@ -97,8 +116,6 @@ struct Pair<S: Tree, T: Tree> {
     meta: Meta,
     /// From the root.
     path: Vec<u8>,
-    /// Whether files that are made in it may inherit access lists, or be there already.
-    is_old: bool,
     /// Pieces of work that are left, before its own attributes are set.
     left: AtomicUsize,
 }
@@ -106,6 +123,8 @@ struct Pair<S: Tree, T: Tree> {
 enum Work<S: Tree, T: Tree> {
     Directory(Arc<Pair<S, T>>),
     Names(Arc<Pair<S, T>>, Vec<Vec<u8>>),
+    /// A name whose file in the target has names that are none of this file's in the source.
+    Apart(Arc<Pair<S, T>>, Vec<u8>),
 }
 
 struct Queue<S: Tree, T: Tree> {
@@ -122,6 +141,18 @@ impl<S: Tree, T: Tree> Default for Queue<S, T> {
 
 /// A name in a directory of both trees.
 type Name<S, T> = (Arc<Pair<S, T>>, Vec<u8>);
+
+/// Names of one file of the target, which is the same as one of the source but for its rights:
+/// they are changed once all of its names have come, as names of that one.
+struct Shared<S: Tree, T: Tree> {
+    source: (u64, u64),
+    names: Vec<Name<S, T>>,
+    /// Whether names of it are names of different files in the source.
+    is_mixed: bool,
+}
+
+/// Files of the target that wait for their other names, by id.
+type AllShared<S, T> = HashMap<(u64, u64), Shared<S, T>>;
 
 /// A file with several names, of which one was met.
 enum Linked<S: Tree, T: Tree> {
@@ -190,6 +221,7 @@ struct Job<'j, S: Tree, T: Tree> {
     source: &'j S,
     target: &'j T,
     purpose: Purpose,
+    rules: Rules,
     totals: &'j Totals,
     /// The device of the source; what is on another is another file system.
     device: OnceLock<u64>,
@@ -199,6 +231,7 @@ struct Job<'j, S: Tree, T: Tree> {
     /// A thread has ended.
     ended: Condvar,
     links: Mutex<HashMap<(u64, u64), Linked<S, T>>>,
+    shared: Mutex<AllShared<S, T>>,
     unsynced: Unsynced<T::Node>,
 }
 
@@ -208,7 +241,7 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
         let meta = self.source.meta(&source)?;
         let _ = self.device.set(meta.id.0);
         let left = AtomicUsize::new(1);
-        Ok(Pair { source, target, meta, path: Vec::new(), is_old: true, left })
+        Ok(Pair { source, target, meta, path: Vec::new(), left })
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue<S, T>> {
@@ -236,6 +269,12 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
             }
             let Some(work) = queue.work.pop() else {
                 if queue.busy == 0 {
+                    let apart = self.names_apart();
+                    if !apart.is_empty() {
+                        queue.work = apart;
+                        self.changed.notify_all();
+                        continue;
+                    }
                     self.changed.notify_all();
                     self.ended.notify_all();
                     return;
@@ -245,11 +284,12 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
             };
             queue.busy += 1;
             drop(queue);
-            let (Work::Directory(pair) | Work::Names(pair, _)) = &work;
+            let (Work::Directory(pair) | Work::Names(pair, _) | Work::Apart(pair, _)) = &work;
             // A bug ends the copy, and not its other threads.
             let done = catch_unwind(AssertUnwindSafe(|| match &work {
                 Work::Directory(pair) => self.list(pair),
-                Work::Names(pair, names) => self.each(pair, names),
+                Work::Names(pair, names) => self.each(pair, names, false),
+                Work::Apart(pair, name) => self.each(pair, std::slice::from_ref(name), true),
             }));
             let left = catch_unwind(AssertUnwindSafe(|| self.leave(pair)));
             if done.and(left).is_err() {
@@ -279,29 +319,44 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
             return;
         }
         if self.lock().work.len() >= QUEUE_MAX {
-            return self.each(pair, &names);
+            return self.each(pair, &names, false);
         }
         pair.left.fetch_add(1, Ordering::AcqRel);
         self.push(Work::Names(Arc::clone(pair), names));
     }
 
-    fn each(&self, pair: &Arc<Pair<S, T>>, names: &[Vec<u8>]) {
+    /// Returns the names of files that have more names in the target than this import has brought.
+    fn names_apart(&self) -> Vec<Work<S, T>> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = shared.drain().flat_map(|(_, shared)| shared.names);
+        let is_stopped = self.totals.is_stopped();
+        names.filter(|_| !is_stopped).map(|(pair, name)| Work::Apart(pair, name)).collect()
+    }
+
+    fn each(&self, pair: &Arc<Pair<S, T>>, names: &[Vec<u8>], is_apart: bool) {
         for name in names {
             if self.totals.is_stopped() {
                 return;
             }
-            if let Err(error) = self.one(pair, name) {
+            if let Err(error) = self.one(pair, name, is_apart) {
                 self.totals.fail(&below(&pair.path, name), &error);
             }
             self.target.between_files();
         }
     }
 
-    fn one(&self, pair: &Arc<Pair<S, T>>, name: &[u8]) -> TreeResult<()> {
+    fn one(&self, pair: &Arc<Pair<S, T>>, name: &[u8], is_apart: bool) -> TreeResult<()> {
         let found = self.source.find(&pair.source, name).map_err(TreeError::while_reading)?;
         // Gone since it was listed.
         let Some(meta) = found else { return Ok(()) };
-        if self.device.get() != Some(&meta.id.0) {
+        let meta = self.rules.of(meta);
+        if self.rules.leaves_out(meta.kind) {
+            self.totals.leave_out(&below(&pair.path, name), "it is a device: --no-devices");
+            return Ok(());
+        }
+        let device = self.device.get().copied().unwrap_or(meta.id.0);
+        let is_elsewhere = self.source.is_elsewhere(&pair.source, name, &meta, device);
+        if is_elsewhere.map_err(TreeError::while_reading)? {
             let why = "another file system is mounted there: name it by itself";
             self.totals.leave_out(&below(&pair.path, name), why);
             return Ok(());
@@ -309,11 +364,8 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
         let there = self.target.find(&pair.target, name)?;
         match (meta.kind, there) {
             (FileKind::Directory, there) => self.directory(pair, name, meta, there),
-            (_, Some(Meta { kind: FileKind::Directory, .. })) => {
-                Err(TreeError::of_file("a directory is there already: remove it"))
-            }
-            (_, there) if meta.links > 1 => self.linked(pair, name, &meta, there),
-            (_, there) => self.file(pair, name, &meta, there).map(drop),
+            (_, there) if meta.links > 1 => self.linked(pair, name, &meta, (there, is_apart)),
+            (_, there) => self.file(pair, name, &meta, (there, is_apart)).map(drop),
         }
     }
 
@@ -326,21 +378,27 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
     ) -> TreeResult<()> {
         let opened = self.source.open(&pair.source, name, &meta);
         let source = opened.map_err(TreeError::while_reading)?;
-        let is_old = there.is_some();
+        let there = match there {
+            Some(there) if there.kind != FileKind::Directory && self.purpose == Purpose::Copy => {
+                self.target.remove(&pair.target, name)?;
+                count(&self.totals.replaced);
+                None
+            }
+            there => there,
+        };
         let target = match there {
             Some(there) if there.kind == FileKind::Directory => {
                 self.target.open(&pair.target, name, &there)?
             }
-            Some(_) => return Err(TreeError::of_file("it is no directory there: remove it")),
+            Some(_) => return Err(TreeError::of_file("it is no directory there")),
             None if self.purpose == Purpose::Verify => return Err(missing()),
             None => {
                 count(&self.totals.directories);
                 self.target.make(&pair.target, name, &meta, b"")?
             }
         };
-        let is_old = is_old || pair.is_old && has_default_acl(self.target, &target)?;
         let (path, left) = (below(&pair.path, name), AtomicUsize::new(1));
-        let pair = Pair { source, target, meta, path, is_old, left };
+        let pair = Pair { source, target, meta, path, left };
         self.push(Work::Directory(Arc::new(pair)));
         Ok(())
     }
@@ -356,13 +414,21 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
     }
 
     fn finish_directory(&self, pair: &Pair<S, T>) -> TreeResult<()> {
-        let wanted = self.source.attributes(&pair.source).map_err(TreeError::while_reading)?;
+        let wanted = self.wanted(&pair.source, &pair.path)?;
         if self.purpose == Purpose::Verify {
             return self.compare_attributes(&pair.meta, &wanted, &pair.target);
         }
-        set_attributes(self.target, &pair.target, &wanted)?;
-        self.target.set_owner_and_mode(&pair.target, &pair.meta)?;
+        for error in rights::give(self.target, &pair.target, &pair.meta, &wanted)? {
+            self.totals.fail(&pair.path, &error);
+        }
         self.target.set_times(&pair.target, &pair.meta)
+    }
+
+    /// Returns the attributes that a file is to have in the target.
+    fn wanted(&self, source: &S::Node, path: &[u8]) -> TreeResult<Attributes> {
+        let wanted = self.source.attributes(source).map_err(TreeError::while_reading)?;
+        let told = (self.purpose == Purpose::Copy).then_some((path, self.totals));
+        Ok(rights::fitting(self.target, wanted, self.rules, told))
     }
 
     /// A name of a file that has several.
@@ -371,7 +437,7 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
         pair: &Arc<Pair<S, T>>,
         name: &[u8],
         meta: &Meta,
-        there: Option<Meta>,
+        (there, is_apart): (Option<Meta>, bool),
     ) -> TreeResult<()> {
         let lock = || self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let made = match lock().get_mut(&meta.id) {
@@ -397,11 +463,16 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
             is_first
         };
         if !is_first {
-            return self.linked(pair, name, meta, there);
+            return self.linked(pair, name, meta, (there, is_apart));
         }
-        let done = self.file(pair, name, meta, there);
+        let done = self.file(pair, name, meta, (there, is_apart));
         let mut links = lock();
         let waiting = links.remove(&meta.id);
+        if let Ok(None) = &done {
+            drop(links);
+            return self.again(waiting);
+        }
+        let done = done.and_then(|node| node.ok_or_else(missing));
         if let Ok(node) = &done {
             links.insert(meta.id, Linked::Made(self.target.parked(node)));
         }
@@ -424,6 +495,48 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
         done.map(drop)
     }
 
+    /// The file was left for the end: so are the names that have waited for it.
+    fn again(&self, waiting: Option<Linked<S, T>>) -> TreeResult<()> {
+        let Some(Linked::Making(waiting)) = waiting else { return Ok(()) };
+        for (other, name) in waiting {
+            self.each(&other, &[name], false);
+            self.leave(&other);
+        }
+        Ok(())
+    }
+
+    /// A name whose file is there, but with other rights, and has several names there. Returns
+    /// whether it was seen to: it waits for the other names, or all are there.
+    fn share(
+        &self,
+        (pair, name): (&Arc<Pair<S, T>>, &[u8]),
+        (meta, there): (&Meta, &Meta),
+        give: impl FnOnce() -> TreeResult<()>,
+    ) -> TreeResult<bool> {
+        let mut all = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Shared { source: meta.id, names: Vec::new(), is_mixed: false };
+        let shared = all.entry(there.id).or_insert_with(new);
+        shared.is_mixed |= shared.source != meta.id;
+        let count_there = u64::try_from(shared.names.len()).unwrap_or(u64::MAX).saturating_add(1);
+        if shared.is_mixed || count_there < there.links {
+            shared.names.push((Arc::clone(pair), name.to_vec()));
+            // Its directory is not done before the name is.
+            pair.left.fetch_add(1, Ordering::AcqRel);
+            return Ok(false);
+        }
+        let names = all.remove(&there.id).map(|shared| shared.names).unwrap_or_default();
+        drop(all);
+        let given = give();
+        for (other, name) in names {
+            match &given {
+                Ok(()) => count(&self.totals.skipped),
+                Err(error) => self.totals.fail(&below(&other.path, &name), error),
+            }
+            self.leave(&other);
+        }
+        given.map(|()| true)
+    }
+
     fn link(
         &self,
         pair: &Pair<S, T>,
@@ -442,28 +555,37 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
             }
             (Purpose::Copy, true) => count(&self.totals.skipped),
             (Purpose::Copy, false) => {
-                if there.is_some() {
-                    self.target.remove(&pair.target, name)?;
-                    count(&self.totals.replaced);
+                match there {
+                    Some(there) if there.kind != FileKind::Directory => {
+                        self.target.link_over(node, &pair.target, name)?;
+                        count(&self.totals.replaced);
+                    }
+                    there => {
+                        if there.is_some() {
+                            self.target.remove_directory(&pair.target, name)?;
+                        }
+                        self.target.link(node, &pair.target, name)?;
+                    }
                 }
-                self.target.link(node, &pair.target, name)?;
                 count(&self.totals.links);
             }
         }
         Ok(())
     }
 
-    /// Returns the file that a name of the source leads to, in the target.
+    /// Returns the file that a name of the source leads to, in the target; `None`: it waits for
+    /// other names of that.
     fn file(
         &self,
-        pair: &Pair<S, T>,
+        pair: &Arc<Pair<S, T>>,
         name: &[u8],
         meta: &Meta,
-        there: Option<Meta>,
-    ) -> TreeResult<T::Node> {
+        (there, is_apart): (Option<Meta>, bool),
+    ) -> TreeResult<Option<T::Node>> {
         let opened = self.source.open(&pair.source, name, meta);
         let source = opened.map_err(TreeError::while_reading)?;
-        let wanted = self.source.attributes(&source).map_err(TreeError::while_reading)?;
+        let path = below(&pair.path, name);
+        let wanted = self.wanted(&source, &path)?;
         let target = if meta.kind == FileKind::Symlink {
             self.source.target(&source).map_err(TreeError::while_reading)?
         } else {
@@ -473,35 +595,70 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
             let there = there.ok_or_else(missing)?;
             let node = self.target.open(&pair.target, name, &there)?;
             self.compare(meta, (&source, &node), (&wanted, &target))?;
-            return Ok(node);
+            return Ok(Some(node));
         }
-        if let Some(there) = &there {
+        if let Some(there) = there.as_ref().filter(|there| is_same(meta, there)) {
             let node = self.target.open(&pair.target, name, there)?;
-            let has_target = meta.kind != FileKind::Symlink || self.target.target(&node)? == target;
-            if is_same(meta, there) && has_target {
-                count(&self.totals.skipped);
-                set_attributes(self.target, &node, &wanted)?;
-                if !has_same_owner_and_mode(meta, there) {
-                    self.target.set_owner_and_mode(&node, meta)?;
+            if self.has_content((meta, &target), (&source, &node))? {
+                let is_right = rights::has_rights(self.target, (&node, there), meta, &wanted)?;
+                if is_right || there.links <= 1 {
+                    if !is_right {
+                        self.give_rights(&node, (meta, &wanted), &path)?;
+                    }
+                    count(&self.totals.skipped);
+                    return Ok(Some(node));
                 }
-                return Ok(node);
+                // Its other names may be those of files that are none of this one's owner's.
+                let give = || self.give_rights(&node, (meta, &wanted), &path);
+                if !is_apart && meta.links > 1 {
+                    let is_given = self.share((pair, name), (meta, there), give)?;
+                    is_given.then(|| count(&self.totals.skipped));
+                    return Ok(is_given.then_some(node));
+                }
             }
-            self.target.remove(&pair.target, name)?;
-            count(&self.totals.replaced);
         }
-        let node = self.target.make(&pair.target, name, meta, &target)?;
-        if meta.kind == FileKind::Regular && meta.size_bytes > 0 {
-            self.content(meta, &source, &node)?;
+        let spot = Spot { directory: &pair.target, name, path: &path };
+        let making = placing::begin(self.target, spot, (meta, &target, &wanted), there.as_ref())?;
+        if meta.kind == FileKind::Regular
+            && meta.size_bytes > 0
+            && let Err(error) = self.content(meta, &source, &making.node)
+        {
+            return Err(placing::give_up(self.target, making, spot, error));
         }
-        if pair.is_old || !wanted.is_empty() {
-            set_attributes(self.target, &node, &wanted)?;
-            self.target.set_owner_and_mode(&node, meta)?;
-        }
-        if meta.kind == FileKind::Regular && meta.size_bytes > 0 {
-            self.unsynced.add(self.target, &node, meta, self.totals)?;
-        }
+        let done = (&self.unsynced, self.totals);
+        let node = placing::end(self.target, making, spot, (meta, &wanted), done)?;
         self.totals.count_made(meta.kind);
-        Ok(node)
+        Ok(Some(node))
+    }
+
+    fn give_rights(
+        &self,
+        node: &T::Node,
+        (meta, wanted): (&Meta, &Attributes),
+        path: &[u8],
+    ) -> TreeResult<()> {
+        for error in rights::give(self.target, node, meta, wanted)? {
+            self.totals.fail(path, &error);
+        }
+        Ok(())
+    }
+
+    /// Whether a file that has the size and date of the source's is taken to have its content.
+    fn has_content(
+        &self,
+        (meta, target): (&Meta, &[u8]),
+        (source, node): (&S::Node, &T::Node),
+    ) -> TreeResult<bool> {
+        if meta.kind == FileKind::Symlink {
+            return Ok(self.target.target(node)? == target);
+        }
+        if meta.kind != FileKind::Regular || !self.rules.compares_content {
+            return Ok(true);
+        }
+        match self.compare_content(meta, source, node) {
+            Err(error) if error.is_final => Err(error),
+            compared => Ok(compared.is_ok()),
+        }
     }
 
     fn content(&self, meta: &Meta, source: &S::Node, target: &T::Node) -> TreeResult<()> {
@@ -618,10 +775,6 @@ pub(crate) fn compare_metas(source: &Meta, target: &Meta) -> TreeResult<()> {
 
 fn missing() -> TreeError {
     TreeError::of_file("it is missing there")
-}
-
-fn has_default_acl<T: Tree>(tree: &T, node: &T::Node) -> TreeResult<bool> {
-    Ok(tree.attributes(node)?.iter().any(|(name, _)| name == DEFAULT_ACL))
 }
 
 /// Returns the path of a name in the directory at `path`.

@@ -1,22 +1,34 @@
 //! A directory of this machine as a [`Tree`].
 //!
+//! A directory is open while it is used, and for a while; of those that are not, the one is opened
+//! from the one above it, by number and never by a path. So a tree may be as deep and as wide as it
+//! likes.
+//!
 //! Every call is relative to an open directory and follows no link (TE1). Extended attributes have
 //! no calls of that kind: they are reached through `/proc/self/fd`, which leads to the directory
 //! itself and not to its path.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::vnode::api::{FileKind, Timestamp};
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid,
-    XattrFlags,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, StatxAttributes, StatxFlags,
+    Timespec, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
+use rustix::process::Resource;
 
+use super::placing::name_beside;
 use super::{ATTRIBUTE_BYTES_MAX, Attributes, Meta, Tree, TreeError, TreeResult, check_name};
+
+/// Directories that are open at once: a fourth of what the process may have open, from this to
+/// that.
+const OPEN_DIRECTORIES_MIN: usize = 8;
+const OPEN_DIRECTORIES_MAX: usize = 512;
 
 /// Attributes that a security module gives by its own rules.
 const OWN_ATTRIBUTES: [&[u8]; 2] = [b"security.selinux", b"security.evm"];
@@ -24,6 +36,7 @@ const OWN_ATTRIBUTES: [&[u8]; 2] = [b"security.selinux", b"security.evm"];
 /// A directory, and all below it on the same file system.
 pub(crate) struct HostTree {
     root: HostNode,
+    opened: Arc<Opened>,
 }
 
 /// A file or directory.
@@ -31,16 +44,90 @@ pub(crate) struct HostTree {
 pub(crate) struct HostNode(Arc<Inner>);
 
 struct Inner {
-    /// Open, where it can be.
-    file: Option<File>,
+    /// Open, where it is the root or a regular file in use.
+    file: Option<Arc<File>>,
     /// Where its name is; `None`: it is the root.
     place: Option<(HostNode, Vec<u8>)>,
+    /// Of a directory: it is opened when it is used, for a tree may have more than a process may
+    /// have open.
+    directory: Option<Directory>,
+}
+
+struct Directory {
+    /// What it is known by to those that are open.
+    number: u64,
+    /// Device and inode.
+    id: (u64, u64),
+    opened: Arc<Opened>,
+}
+
+/// Directories that are open: a bounded number, the last that were used.
+struct Opened {
+    most: usize,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    files: HashMap<u64, (Arc<File>, u64)>,
+    /// Rises with each use.
+    clock: u64,
+    /// Number of the next directory.
+    next: u64,
+}
+
+impl Opened {
+    fn new() -> Arc<Opened> {
+        let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let share = usize::try_from(limit / 4).unwrap_or(usize::MAX);
+        let most = share.clamp(OPEN_DIRECTORIES_MIN, OPEN_DIRECTORIES_MAX);
+        Arc::new(Opened { most, table: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, number: u64) -> Option<Arc<File>> {
+        let mut table = self.lock();
+        table.clock += 1;
+        let now = table.clock;
+        let (file, used) = table.files.get_mut(&number)?;
+        *used = now;
+        Some(Arc::clone(file))
+    }
+
+    fn put(&self, number: u64, file: Arc<File>) {
+        let mut table = self.lock();
+        table.clock += 1;
+        let now = table.clock;
+        if table.files.len() >= self.most {
+            let oldest = table.files.iter().min_by_key(|(_, (_, used))| *used);
+            let oldest = oldest.map(|(number, _)| *number);
+            oldest.and_then(|oldest| table.files.remove(&oldest));
+        }
+        table.files.insert(number, (file, now));
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(Directory { number, opened, .. }) = &self.directory {
+            opened.lock().files.remove(number);
+        }
+        // A deep tree is no deep recursion.
+        let mut above = self.place.take().map(|(directory, _)| directory);
+        while let Some(mut inner) = above.and_then(|node| Arc::into_inner(node.0)) {
+            above = inner.place.take().map(|(directory, _)| directory);
+        }
+    }
 }
 
 fn failed(what: &str, error: Errno) -> TreeError {
     let cause = format!("{what}: {}", std::io::Error::from(error));
     let is_final = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::IO].contains(&error);
-    TreeError { cause, is_final }
+    let is_room = [Errno::NOSPC, Errno::DQUOT].contains(&error);
+    TreeError { cause, is_final, is_room }
 }
 
 fn failed_io(what: &str, error: &std::io::Error) -> TreeError {
@@ -51,40 +138,120 @@ fn failed_io(what: &str, error: &std::io::Error) -> TreeError {
 }
 
 impl HostNode {
-    fn descriptor(&self) -> TreeResult<&File> {
-        let closed = || TreeError::of_file("it is not open");
-        self.0.file.as_ref().ok_or_else(closed)
+    /// Returns what is open of it, or can be; `None`: it is reached by its name.
+    fn file(&self) -> TreeResult<Option<Arc<File>>> {
+        let has_one = self.0.file.is_some() || self.0.directory.is_some();
+        has_one.then(|| self.descriptor()).transpose()
     }
 
-    /// Returns the path by which calls without a descriptor reach it.
-    fn path(&self) -> TreeResult<Vec<u8>> {
-        match (&self.0.file, &self.0.place) {
-            (_, Some((directory, name))) => {
-                let number = directory.descriptor()?.as_raw_fd();
-                let mut path = format!("/proc/self/fd/{number}/").into_bytes();
-                path.extend_from_slice(name);
-                Ok(path)
-            }
-            (Some(file), None) => Ok(format!("/proc/self/fd/{}/.", file.as_raw_fd()).into_bytes()),
-            (None, None) => Err(TreeError::of_file("it is not open")),
+    fn descriptor(&self) -> TreeResult<Arc<File>> {
+        if let Some(file) = &self.0.file {
+            return Ok(Arc::clone(file));
         }
+        // What is not open, up to what is.
+        let (mut closed, mut at) = (Vec::new(), self);
+        let mut file = loop {
+            let closed_error = || TreeError::of_file("it is not open");
+            if let Some(file) = &at.0.file {
+                break Arc::clone(file);
+            }
+            let directory = at.0.directory.as_ref().ok_or_else(closed_error)?;
+            if let Some(file) = directory.opened.get(directory.number) {
+                break file;
+            }
+            let (above, name) = at.0.place.as_ref().ok_or_else(closed_error)?;
+            closed.push((directory, name));
+            at = above;
+        };
+        for (directory, name) in closed.into_iter().rev() {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let opened = Arc::new(HostTree::open_in(&file, name, flags)?);
+            let stat = rustix::fs::fstat(&opened);
+            let stat = stat.map_err(|error| failed("it cannot be looked at", error))?;
+            if (stat.st_dev, stat.st_ino) != directory.id {
+                return Err(TreeError::of_file("a directory was replaced meanwhile: try again"));
+            }
+            directory.opened.put(directory.number, Arc::clone(&opened));
+            file = opened;
+        }
+        Ok(file)
+    }
+
+    /// Returns the path by which calls without a descriptor reach it, while what is returned with
+    /// it is held.
+    fn path(&self) -> TreeResult<(Vec<u8>, Arc<File>)> {
+        let (file, name) = match &self.0.place {
+            Some((directory, name)) => (directory.descriptor()?, &name[..]),
+            None => (self.descriptor()?, &b"."[..]),
+        };
+        let mut path = format!("/proc/self/fd/{}/", file.as_raw_fd()).into_bytes();
+        path.extend_from_slice(name);
+        Ok((path, file))
     }
 }
 
 impl HostTree {
     /// Returns the tree below an open directory.
     pub(crate) fn new(directory: File) -> HostTree {
-        HostTree { root: HostNode(Arc::new(Inner { file: Some(directory), place: None })) }
+        let file = Some(Arc::new(directory));
+        let root = HostNode(Arc::new(Inner { file, place: None, directory: None }));
+        HostTree { root, opened: Opened::new() }
     }
 
-    fn node(file: Option<File>, directory: &HostNode, name: &[u8]) -> HostNode {
-        HostNode(Arc::new(Inner { file, place: Some((directory.clone(), name.to_vec())) }))
+    fn node(file: Option<Arc<File>>, directory: &HostNode, name: &[u8]) -> HostNode {
+        let place = Some((directory.clone(), name.to_vec()));
+        HostNode(Arc::new(Inner { file, place, directory: None }))
+    }
+
+    /// Returns a directory that is open, and may be closed when others are used.
+    fn directory_node(
+        &self,
+        file: File,
+        (directory, name): (&HostNode, &[u8]),
+    ) -> TreeResult<HostNode> {
+        let stat =
+            rustix::fs::fstat(&file).map_err(|error| failed("it cannot be looked at", error))?;
+        let number = {
+            let mut table = self.opened.lock();
+            table.next += 1;
+            table.next
+        };
+        self.opened.put(number, Arc::new(file));
+        let id = (stat.st_dev, stat.st_ino);
+        let place = Some((directory.clone(), name.to_vec()));
+        let directory = Some(Directory { number, id, opened: Arc::clone(&self.opened) });
+        Ok(HostNode(Arc::new(Inner { file: None, place, directory })))
+    }
+
+    fn change_owner(node: &HostNode, (uid, gid): (Option<Uid>, Option<Gid>)) -> Result<(), Errno> {
+        match (node.file().map_err(|_| Errno::BADF)?, &node.0.place) {
+            (Some(file), _) => rustix::fs::fchown(&file, uid, gid),
+            (None, Some((directory, name))) => {
+                let at = directory.descriptor().map_err(|_| Errno::BADF)?;
+                rustix::fs::chownat(at, &name[..], uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    fn change_mode(node: &HostNode, mode: u16) -> Result<(), Errno> {
+        let mode = Mode::from_raw_mode(mode.into());
+        match (node.file().map_err(|_| Errno::BADF)?, &node.0.place) {
+            (Some(file), _) => rustix::fs::fchmod(&file, mode),
+            (None, Some((directory, name))) => {
+                // It was made just now, in a directory that is open; no link is followed.
+                let at = directory.descriptor().map_err(|_| Errno::BADF)?;
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let opened: OwnedFd = rustix::fs::openat(at, &name[..], flags, Mode::empty())?;
+                rustix::fs::chmod(format!("/proc/self/fd/{}", opened.as_raw_fd()), mode)
+            }
+            (None, None) => Ok(()),
+        }
     }
 
     /// Opens a name, without taking note of it where that is allowed.
-    fn open_at(directory: &HostNode, name: &[u8], flags: OFlags) -> TreeResult<File> {
+    fn open_in(at: &File, name: &[u8], flags: OFlags) -> TreeResult<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let at = directory.descriptor()?;
         let mut opened = rustix::fs::openat(at, name, flags | OFlags::NOATIME, Mode::empty());
         if matches!(opened, Err(Errno::PERM)) {
             opened = rustix::fs::openat(at, name, flags, Mode::empty());
@@ -123,6 +290,19 @@ fn meta_of(stat: &Stat) -> TreeResult<Meta> {
     })
 }
 
+/// Returns the mode that a file gets under the owner that it has: no setuid under another, and no
+/// setgid of another group.
+fn mode_under(meta: &Meta, there: &Meta) -> u16 {
+    let mut mode = meta.mode;
+    if meta.gid != there.gid {
+        mode &= !0o2000;
+    }
+    if meta.uid != there.uid {
+        mode &= if meta.kind == FileKind::Directory { !0o4000 } else { !0o6000 };
+    }
+    mode
+}
+
 fn type_of(kind: FileKind) -> FileType {
     match kind {
         FileKind::Regular => FileType::RegularFile,
@@ -146,7 +326,7 @@ impl Tree for HostTree {
 
     fn list(&self, directory: &HostNode, each: &mut dyn FnMut(Vec<u8>)) -> TreeResult<()> {
         let unread = |error| failed("it cannot be listed", error);
-        let mut names = Dir::read_from(directory.descriptor()?).map_err(unread)?;
+        let mut names = Dir::read_from(&*directory.descriptor()?).map_err(unread)?;
         while let Some(entry) = names.read() {
             let name = entry.map_err(unread)?.file_name().to_bytes().to_vec();
             if name != b"." && name != b".." {
@@ -177,18 +357,40 @@ impl Tree for HostTree {
             | FileKind::Fifo
             | FileKind::Socket => return Ok(HostTree::node(None, directory, name)),
         };
-        let file = HostTree::open_at(directory, name, flags)?;
+        let file = HostTree::open_in(&*directory.descriptor()?, name, flags)?;
         let stat =
             rustix::fs::fstat(&file).map_err(|error| failed("it cannot be looked at", error));
         // Another may have taken its name since.
         if meta_of(&stat?)?.id != meta.id {
             return Err(TreeError::of_file("it was replaced while it was looked at: try again"));
         }
-        Ok(HostTree::node(Some(file), directory, name))
+        if meta.kind == FileKind::Directory {
+            return self.directory_node(file, (directory, name));
+        }
+        Ok(HostTree::node(Some(Arc::new(file)), directory, name))
+    }
+
+    /// An overlay shows files with the device of the layer that they are in, so of what is no
+    /// directory it counts whether something is mounted there.
+    fn is_elsewhere(
+        &self,
+        directory: &HostNode,
+        name: &[u8],
+        meta: &Meta,
+        device: u64,
+    ) -> TreeResult<bool> {
+        if meta.id.0 == device || meta.kind == FileKind::Directory {
+            return Ok(meta.id.0 != device);
+        }
+        let at = directory.descriptor()?;
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let found = rustix::fs::statx(at, name, flags, StatxFlags::BASIC_STATS)
+            .map_err(|error| failed("it cannot be looked at", error))?;
+        Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     }
 
     fn meta(&self, node: &HostNode) -> TreeResult<Meta> {
-        let stat = match (&node.0.file, &node.0.place) {
+        let stat = match (node.file()?, &node.0.place) {
             (None, Some((directory, name))) => {
                 rustix::fs::statat(directory.descriptor()?, &name[..], AtFlags::SYMLINK_NOFOLLOW)
             }
@@ -209,7 +411,7 @@ impl Tree for HostTree {
 
     fn attributes(&self, node: &HostNode) -> TreeResult<Attributes> {
         let unread = |error| failed("its extended attributes cannot be read", error);
-        let path = node.path()?;
+        let (path, _held) = node.path()?;
         let mut names = vec![0; ATTRIBUTE_BYTES_MAX];
         let length = match rustix::fs::llistxattr(&path[..], &mut names[..]) {
             Ok(length) => length,
@@ -260,9 +462,9 @@ impl Tree for HostTree {
 
     fn data(&self, node: &HostNode, offset: u64) -> TreeResult<Option<(u64, u64)>> {
         let file = node.descriptor()?;
-        match rustix::fs::seek(file, SeekFrom::Data(offset)) {
+        match rustix::fs::seek(&*file, SeekFrom::Data(offset)) {
             Ok(start) => {
-                let end = rustix::fs::seek(file, SeekFrom::Hole(start));
+                let end = rustix::fs::seek(&*file, SeekFrom::Hole(start));
                 end.map(|end| Some((start, end))).map_err(|error| failed("its holes", error))
             }
             Err(Errno::NXIO) => Ok(None),
@@ -293,11 +495,11 @@ impl Tree for HostTree {
                 Some(File::from(rustix::fs::openat(at, name, flags, private).map_err(unmade)?))
             }
             FileKind::Directory => {
-                rustix::fs::mkdirat(at, name, Mode::RWXU).map_err(unmade)?;
+                rustix::fs::mkdirat(&at, name, Mode::RWXU).map_err(unmade)?;
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY;
                 let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let opened = rustix::fs::openat(at, name, flags, Mode::empty());
-                return Ok(HostTree::node(Some(opened.map_err(unmade)?.into()), directory, name));
+                let opened = rustix::fs::openat(&at, name, flags, Mode::empty());
+                return self.directory_node(opened.map_err(unmade)?.into(), (directory, name));
             }
             FileKind::Symlink => {
                 rustix::fs::symlinkat(target, at, name).map_err(unmade)?;
@@ -309,12 +511,39 @@ impl Tree for HostTree {
                 None
             }
         };
-        let node = HostTree::node(file, directory, name);
-        self.set_owner_and_mode(&node, meta)?;
-        if meta.kind != FileKind::Regular || meta.size_bytes == 0 {
-            self.set_times(&node, meta)?;
-        }
-        Ok(node)
+        Ok(HostTree::node(file.map(Arc::new), directory, name))
+    }
+
+    fn link_over(&self, node: &HostNode, directory: &HostNode, name: &[u8]) -> TreeResult<()> {
+        let beside = name_beside();
+        self.link(node, directory, &beside)?;
+        let renamed = self.rename(node, directory, (&beside, name));
+        renamed.map(drop).inspect_err(|_| {
+            // It stays beside, as one more name of a file that is there.
+            let _ = self.remove(directory, &beside);
+        })
+    }
+
+    fn rename(
+        &self,
+        node: &HostNode,
+        directory: &HostNode,
+        (from, to): (&[u8], &[u8]),
+    ) -> TreeResult<HostNode> {
+        check_name(to)?;
+        let at = directory.descriptor()?;
+        let renamed = rustix::fs::renameat(&at, from, &at, to);
+        renamed.map_err(|error| failed("it cannot take the place of what is there", error))?;
+        Ok(HostTree::node(node.0.file.clone(), directory, to))
+    }
+
+    fn remove_directory(&self, directory: &HostNode, name: &[u8]) -> TreeResult<()> {
+        check_name(name)?;
+        let removed = rustix::fs::unlinkat(directory.descriptor()?, name, AtFlags::REMOVEDIR);
+        removed.map_err(|error| match error {
+            Errno::NOTEMPTY | Errno::EXIST => TreeError::of_file(super::HAS_CONTENT),
+            error => failed("the directory there cannot be removed", error),
+        })
     }
 
     fn write(&self, node: &HostNode, offset: u64, bytes: &[u8]) -> TreeResult<()> {
@@ -343,41 +572,40 @@ impl Tree for HostTree {
         removed.map_err(|error| failed("what is there cannot be removed", error))
     }
 
-    fn set_owner_and_mode(&self, node: &HostNode, meta: &Meta) -> TreeResult<()> {
-        let unset = |error| failed("its owner and mode cannot be set", error);
-        let (uid, gid) = (Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
-        let mode = Mode::from_raw_mode(meta.mode.into());
-        let is_root = rustix::process::geteuid().is_root();
-        // Who is not root keeps what it may: the rest is told by a comparison.
-        let may_keep =
-            |error: Errno| if error == Errno::PERM && !is_root { Ok(()) } else { Err(error) };
-        match (&node.0.file, &node.0.place) {
-            (Some(file), _) => {
-                rustix::fs::fchown(file, uid, gid).or_else(may_keep).map_err(unset)?;
-                rustix::fs::fchmod(file, mode).map_err(unset)
-            }
-            (None, Some((directory, name))) => {
-                let at = directory.descriptor()?;
-                let flags = AtFlags::SYMLINK_NOFOLLOW;
-                rustix::fs::chownat(at, &name[..], uid, gid, flags)
-                    .or_else(may_keep)
-                    .map_err(unset)?;
-                if meta.kind == FileKind::Symlink {
-                    return Ok(());
-                }
-                // It was made just now, in a directory that is open; no link is followed.
-                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let opened = rustix::fs::openat(at, &name[..], flags, Mode::empty());
-                let opened: OwnedFd = opened.map_err(unset)?;
-                let path = format!("/proc/self/fd/{}", opened.as_raw_fd());
-                rustix::fs::chmod(path, mode).map_err(unset)
-            }
-            (None, None) => Ok(()),
+    fn set_owner_and_mode(&self, node: &HostNode, meta: &Meta) -> TreeResult<Vec<TreeError>> {
+        let mut told = Vec::new();
+        let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
+        let mut owned = HostTree::change_owner(node, (Some(uid), Some(gid)));
+        if owned.is_err() {
+            // A member may give a file to the group.
+            let _ = HostTree::change_owner(node, (None, Some(gid)));
         }
+        if meta.kind == FileKind::Symlink && owned.is_ok() {
+            return Ok(told);
+        }
+        let there = self.meta(node)?;
+        if (there.uid, there.gid) == (meta.uid, meta.gid) {
+            owned = Ok(());
+        }
+        // Who is not root keeps what it may: the rest is told by a comparison.
+        let is_root = rustix::process::geteuid().is_root();
+        if let Err(error) = owned.as_ref().map_err(|error| *error)
+            && (is_root || error != Errno::PERM)
+        {
+            told.push(TreeError { is_final: false, ..failed("its owner cannot be set", error) });
+        }
+        if meta.kind == FileKind::Symlink {
+            return Ok(told);
+        }
+        let set = HostTree::change_mode(node, mode_under(meta, &there));
+        if let Err(error) = set {
+            told.push(TreeError { is_final: false, ..failed("its mode cannot be set", error) });
+        }
+        Ok(told)
     }
 
     fn set_attribute(&self, node: &HostNode, name: &[u8], value: Option<&[u8]>) -> TreeResult<()> {
-        let path = node.path()?;
+        let (path, _held) = node.path()?;
         let set = match value {
             Some(value) => rustix::fs::lsetxattr(&path[..], name, value, XattrFlags::empty()),
             None => rustix::fs::lremovexattr(&path[..], name),
@@ -391,7 +619,7 @@ impl Tree for HostTree {
             |time: Timestamp| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
         let times =
             Timestamps { last_access: time(meta.atime), last_modification: time(meta.mtime) };
-        let set = match (&node.0.file, &node.0.place) {
+        let set = match (node.file()?, &node.0.place) {
             (None, Some((directory, name))) => {
                 let (at, flags) = (directory.descriptor()?, AtFlags::SYMLINK_NOFOLLOW);
                 rustix::fs::utimensat(at, &name[..], &times, flags)
@@ -408,8 +636,10 @@ impl Tree for HostTree {
 
     fn parked(&self, node: &HostNode) -> HostNode {
         match &node.0.place {
-            Some((directory, name)) => HostTree::node(None, directory, name),
-            None => node.clone(),
+            Some((directory, name)) if node.0.directory.is_none() => {
+                HostTree::node(None, directory, name)
+            }
+            _ => node.clone(),
         }
     }
 }

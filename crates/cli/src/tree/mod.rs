@@ -5,6 +5,8 @@
 //!   host   a directory of this machine --+                 +-- copy     all of one into the other
 //!   pool   files of a fileset -----------+--> trait Tree --+   verify   one against the other
 //!                                        |
+//!   placing  rights  how a file comes to its name, and to its owner, mode and attributes
+//!
 //!   archive   tar: headers               +-- unpack  a tar into a tree
 //!                                            pack    a tree into a tar, by a walk
 //! ```
@@ -17,23 +19,32 @@
 //!   durable where the tree can say so ([`Tree::TIMES_WAIT`]). So a file whose size and
 //!   modification time are those of the other tree was copied to its end, whatever broke off.
 //! - TE3: What is wrong with one file costs that file: it is told, and the others are copied. What
-//!   is wrong with the tree that is written (no space, a device) ends the copy.
+//!   is wrong with its rights or attributes costs those alone, and never content. What is wrong
+//!   with the tree that is written (no space, a device) ends the copy.
 //!
 //! # Concurrency
 //!
 //! Threads share a tree and take work from one queue ([`copy`]). No thread waits for another but
 //! for the directory it works in.
 
+pub(crate) mod acl;
 pub(crate) mod archive;
+pub(crate) mod beside;
 pub(crate) mod copy;
+pub(crate) mod differences;
 pub(crate) mod host;
+pub(crate) mod numbers;
 pub(crate) mod pack;
+pub(crate) mod placing;
 pub(crate) mod pool;
+pub(crate) mod rights;
+pub(crate) mod sparse;
 pub(crate) mod totals;
 pub(crate) mod unpack;
 pub(crate) mod walk;
 
 use engine::vnode::api::{FileKind, Timestamp};
+use serde::{Deserialize, Serialize};
 
 pub(crate) use self::totals::Totals;
 
@@ -45,6 +56,37 @@ pub(crate) const PIECE_BYTES: usize = 1 << 20;
 pub(crate) const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
 /// The default access list of a directory: what is made in it inherits it.
 pub(crate) const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+/// The access list of a file.
+pub(crate) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+/// What a program may do whoever runs it.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
+/// How a tree is copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rules {
+    /// Of an archive: what is there with the same size and modification time is left alone.
+    pub skips_same: bool,
+    /// Of a directory: content is compared where size and modification time are the same.
+    pub compares_content: bool,
+    /// No setuid, setgid and capabilities come.
+    pub no_setuid: bool,
+    /// No devices come.
+    pub no_devices: bool,
+}
+
+impl Rules {
+    /// Returns `meta` as these rules let it come.
+    pub(crate) fn of(self, meta: Meta) -> Meta {
+        let drops = self.no_setuid && meta.kind != FileKind::Directory;
+        Meta { mode: if drops { meta.mode & !0o6000 } else { meta.mode }, ..meta }
+    }
+
+    /// Whether a file of this kind stays away.
+    pub(crate) fn leaves_out(self, kind: FileKind) -> bool {
+        self.no_devices && matches!(kind, FileKind::BlockDevice | FileKind::CharDevice)
+    }
+}
 
 /// What is known of a file beside its content and its extended attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,17 +117,19 @@ pub(crate) struct TreeError {
     pub(crate) cause: String,
     /// Whether nothing more can be written to this tree.
     pub(crate) is_final: bool,
+    /// Whether there is no room.
+    pub(crate) is_room: bool,
 }
 
 impl TreeError {
     /// Returns an error of one file.
     pub(crate) fn of_file(cause: impl Into<String>) -> TreeError {
-        TreeError { cause: cause.into(), is_final: false }
+        TreeError { cause: cause.into(), is_final: false, is_room: false }
     }
 
     /// Returns an error that ends all.
     pub(crate) fn of_all(cause: impl Into<String>) -> TreeError {
-        TreeError { cause: cause.into(), is_final: true }
+        TreeError { cause: cause.into(), is_final: true, is_room: false }
     }
 
     /// What is wrong with the tree that is read concerns one file.
@@ -118,6 +162,17 @@ pub(crate) trait Tree: Sync {
     /// Returns what a name leads to, as `meta` has told it.
     fn open(&self, directory: &Self::Node, name: &[u8], meta: &Meta) -> TreeResult<Self::Node>;
 
+    /// Whether a name is on another file system than `device`, and is to be named by itself.
+    fn is_elsewhere(
+        &self,
+        _directory: &Self::Node,
+        _name: &[u8],
+        meta: &Meta,
+        device: u64,
+    ) -> TreeResult<bool> {
+        Ok(meta.id.0 != device)
+    }
+
     /// Returns what is known of a file.
     fn meta(&self, node: &Self::Node) -> TreeResult<Meta>;
 
@@ -139,8 +194,13 @@ pub(crate) trait Tree: Sync {
     /// Returns the next range from `offset` on that is no hole; `None`: there is none.
     fn data(&self, node: &Self::Node, offset: u64) -> TreeResult<Option<(u64, u64)>>;
 
-    /// Makes what is no regular file with content as `meta` says, times too; a regular file is
-    /// empty, and a directory may be entered by its owner until [`Tree::set_owner_and_mode`].
+    /// Whether the tree has extended attributes of this name; where it is not known, it has.
+    fn keeps_attribute(&self, _name: &[u8]) -> bool {
+        true
+    }
+
+    /// Makes a file of the kind that `meta` says, of the superuser and with the owner's bits alone
+    /// (TP1); [`rights::give`] and [`Tree::set_times`] do the rest.
     fn make(
         &self,
         directory: &Self::Node,
@@ -148,6 +208,31 @@ pub(crate) trait Tree: Sync {
         meta: &Meta,
         target: &[u8],
     ) -> TreeResult<Self::Node>;
+
+    /// Makes a regular file without a name, as [`Tree::make`] does; `None`: this tree has none.
+    fn make_unnamed(&self, _directory: &Self::Node) -> TreeResult<Option<Self::Node>> {
+        Ok(None)
+    }
+
+    /// Gives a file a name in the place of what has it, in one step.
+    fn link_over(&self, node: &Self::Node, directory: &Self::Node, name: &[u8]) -> TreeResult<()>;
+
+    /// Gives the file at the first name the second, in the place of what has that, in one step.
+    /// Returns the file.
+    fn rename(
+        &self,
+        node: &Self::Node,
+        directory: &Self::Node,
+        names: (&[u8], &[u8]),
+    ) -> TreeResult<Self::Node>;
+
+    /// Makes the content of a file durable, where that is ours to see to ([`Tree::TIMES_WAIT`]).
+    fn make_durable(&self, _node: &Self::Node) -> TreeResult<()> {
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    fn remove_directory(&self, directory: &Self::Node, name: &[u8]) -> TreeResult<()>;
 
     /// Writes all of `bytes`.
     fn write(&self, node: &Self::Node, offset: u64, bytes: &[u8]) -> TreeResult<()>;
@@ -161,8 +246,9 @@ pub(crate) trait Tree: Sync {
     /// Removes a name that is no directory.
     fn remove(&self, directory: &Self::Node, name: &[u8]) -> TreeResult<()>;
 
-    /// Sets owner, group and permission bits.
-    fn set_owner_and_mode(&self, node: &Self::Node, meta: &Meta) -> TreeResult<()>;
+    /// Sets owner, group and permission bits. Returns what could not be set: a file that does not
+    /// get its owner is no setuid one.
+    fn set_owner_and_mode(&self, node: &Self::Node, meta: &Meta) -> TreeResult<Vec<TreeError>>;
 
     /// Sets an extended attribute; `None`: removes it.
     fn set_attribute(&self, node: &Self::Node, name: &[u8], value: Option<&[u8]>)
@@ -209,6 +295,10 @@ pub(crate) fn names_of(path: &[u8]) -> Result<Vec<&[u8]>, String> {
     Ok(names)
 }
 
+/// Why a directory is not replaced.
+pub(crate) const HAS_CONTENT: &str =
+    "a directory with content is there already: remove it, or import to another place with --path";
+
 /// Returns a path for people.
 pub(crate) fn shown(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
@@ -228,22 +318,6 @@ pub(crate) fn has_same_owner_and_mode(source: &Meta, target: &Meta) -> bool {
     let has_mode = source.kind != FileKind::Symlink;
     (source.uid, source.gid) == (target.uid, target.gid)
         && (!has_mode || source.mode == target.mode)
-}
-
-/// Gives a file the extended attributes `wanted`, and no others.
-pub(crate) fn set_attributes<T: Tree>(
-    tree: &T,
-    node: &T::Node,
-    wanted: &Attributes,
-) -> TreeResult<()> {
-    let found = tree.attributes(node)?;
-    for (name, _) in found.iter().filter(|(name, _)| !wanted.iter().any(|(it, _)| it == name)) {
-        tree.set_attribute(node, name, None)?;
-    }
-    for (name, value) in wanted.iter().filter(|it| !found.contains(it)) {
-        tree.set_attribute(node, name, Some(value))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use engine::vnode::api::{
-    Attr, Caller, FileKind, FileSystem, FsError, Ino, NewInode, Seek, SetAttr, SetTime, XattrMode,
+    Attr, Caller, FileKind, FileSystem, FsError, Ino, NewInode, RenameMode, Seek, SetAttr, SetTime,
+    XattrMode,
 };
+use format::attributes::Namespace;
 
 use super::{Attributes, Meta, Tree, TreeError, TreeResult, check_name};
 
@@ -49,14 +51,18 @@ fn failed(error: &FsError) -> TreeError {
     let is_final = matches!(
         error,
         FsError::NoSpace
-            | FsError::QuotaExceeded
             | FsError::ReadOnly { .. }
             | FsError::ReadOnlyClone
             | FsError::Stale
             | FsError::Io { .. }
             | FsError::Corrupt { .. }
     );
-    TreeError { cause: error.to_string(), is_final }
+    TreeError { cause: error.to_string(), is_final, is_room: *error == FsError::NoSpace }
+}
+
+/// Returns the bits of a file that is being made (TP1).
+fn private_mode(kind: FileKind) -> u16 {
+    if kind == FileKind::Directory { 0o700 } else { 0o600 }
 }
 
 fn meta_of(attr: &Attr) -> Meta {
@@ -232,20 +238,63 @@ impl Tree for PoolTree {
         target: &[u8],
     ) -> TreeResult<PoolNode> {
         check_name(name)?;
-        let mut new = NewInode::new(meta.kind, meta.mode);
-        (new.uid, new.gid) = (Some(meta.uid), Some(meta.gid));
+        let mut new = NewInode::new(meta.kind, private_mode(meta.kind));
+        // Not what a directory with setgid hands down.
+        (new.uid, new.gid) = (Some(0), Some(0));
         new.rdev = meta.rdev;
-        if meta.kind != FileKind::Regular || meta.size_bytes == 0 {
-            new.atime = Some(SetTime::To(meta.atime));
-            new.mtime = Some(SetTime::To(meta.mtime));
-        }
         let at = directory.0.ino;
         let made = if meta.kind == FileKind::Symlink {
+            let new = NewInode { mode: NewInode::SYMLINK.mode, ..new };
             self.fs.symlink(&self.caller, at, name, target, new, None)
         } else {
             self.fs.create(&self.caller, at, name, new, None)
         };
         made.map(|attr| self.node(attr.ino)).map_err(|error| failed(&error))
+    }
+
+    fn keeps_attribute(&self, name: &[u8]) -> bool {
+        Namespace::ALL.iter().any(|it| name.starts_with(it.prefix()))
+    }
+
+    fn make_unnamed(&self, directory: &PoolNode) -> TreeResult<Option<PoolNode>> {
+        let mut new = NewInode::new(FileKind::Regular, private_mode(FileKind::Regular));
+        (new.uid, new.gid) = (Some(0), Some(0));
+        let made = self.fs.tmpfile(&self.caller, directory.0.ino, new);
+        made.map(|attr| Some(self.node(attr.ino))).map_err(|error| failed(&error))
+    }
+
+    fn link_over(&self, node: &PoolNode, directory: &PoolNode, name: &[u8]) -> TreeResult<()> {
+        check_name(name)?;
+        self.check_files(directory, name)?;
+        let linked = self.fs.link_over(&self.caller, node.0.ino, directory.0.ino, name);
+        let attr = linked.map_err(|error| failed(&error))?;
+        self.fs.forget(attr.ino, 1);
+        Ok(())
+    }
+
+    fn rename(
+        &self,
+        node: &PoolNode,
+        directory: &PoolNode,
+        (from, to): (&[u8], &[u8]),
+    ) -> TreeResult<PoolNode> {
+        check_name(to)?;
+        self.check_files(directory, to)?;
+        let at = directory.0.ino;
+        let renamed = self.fs.rename(&self.caller, (at, from), (at, to), RenameMode::Replace, None);
+        renamed.map(|()| node.clone()).map_err(|error| failed(&error))
+    }
+
+    fn make_durable(&self, node: &PoolNode) -> TreeResult<()> {
+        self.fs.fsync(&self.caller, node.0.ino, true).map_err(|error| failed(&error))
+    }
+
+    fn remove_directory(&self, directory: &PoolNode, name: &[u8]) -> TreeResult<()> {
+        let removed = self.fs.rmdir(&self.caller, directory.0.ino, name, None);
+        removed.map_err(|error| {
+            let is_full = error == FsError::NotEmpty;
+            if is_full { TreeError::of_file(super::HAS_CONTENT) } else { failed(&error) }
+        })
     }
 
     fn write(&self, node: &PoolNode, offset: u64, bytes: &[u8]) -> TreeResult<()> {
@@ -272,12 +321,12 @@ impl Tree for PoolTree {
         removed.map_err(|error| failed(&error))
     }
 
-    fn set_owner_and_mode(&self, node: &PoolNode, meta: &Meta) -> TreeResult<()> {
+    fn set_owner_and_mode(&self, node: &PoolNode, meta: &Meta) -> TreeResult<Vec<TreeError>> {
         let mode = (meta.kind != FileKind::Symlink).then_some(meta.mode);
         let (uid, gid) = (Some(meta.uid), Some(meta.gid));
         let change = SetAttr { mode, uid, gid, ..SetAttr::default() };
         let set = self.fs.setattr(&self.caller, node.0.ino, &change, None);
-        set.map(drop).map_err(|error| failed(&error))
+        set.map(|_| Vec::new()).map_err(|error| failed(&error))
     }
 
     fn set_attribute(&self, node: &PoolNode, name: &[u8], value: Option<&[u8]>) -> TreeResult<()> {

@@ -7,8 +7,9 @@ use engine::vnode::api::FileKind;
 use serde_json::{Value, json};
 
 use super::{TreeError, shown};
+use crate::output::printable;
 
-/// Errors that are kept word for word; the others are counted.
+/// Errors that are kept word for word; the others are counted, and are in the log.
 const ERRORS_KEPT: usize = 20;
 
 /// Counts, and what went wrong.
@@ -83,6 +84,8 @@ impl Totals {
         errors.count += 1;
         if errors.kept.len() < ERRORS_KEPT {
             errors.kept.push(words);
+        } else {
+            tracing::warn!("a file was not copied as it is: {}", printable(&words));
         }
     }
 
@@ -90,8 +93,11 @@ impl Totals {
     pub(crate) fn leave_out(&self, path: &[u8], why: &str) {
         let mut errors = self.errors();
         errors.left_out_count += 1;
+        let words = format!("{}: {why}", shown(path));
         if errors.left_out.len() < ERRORS_KEPT {
-            errors.left_out.push(format!("{}: {why}", shown(path)));
+            errors.left_out.push(words);
+        } else {
+            tracing::warn!("left out: {}", printable(&words));
         }
     }
 

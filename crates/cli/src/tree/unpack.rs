@@ -18,17 +18,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use engine::vnode::api::{FileKind, Timestamp};
+use engine::vnode::api::FileKind;
 
-use super::archive::{Archive, ArchiveError, Entry, What};
-use super::copy::{OnMoved, Purpose, Unsynced, compare_metas};
+use super::archive::{Archive, ArchiveError, Entry, Ranges, What};
+use super::beside::Beside;
+use super::copy::{OnMoved, Purpose, Task, Unsynced, below, compare_metas};
+use super::differences::Differences;
+use super::placing::{self, Making, Spot};
 use super::totals::count;
-use super::walk::{self, Step, Walk};
 use super::{
-    Meta, PIECE_BYTES, Totals, Tree, TreeError, TreeResult, has_same_owner_and_mode, is_same,
-    names_of, set_attributes,
+    Meta, PIECE_BYTES, Rules, Totals, Tree, TreeError, TreeResult, is_same, names_of, rights,
 };
-use crate::events::now_seconds;
 
 /// Files up to this size are written by another thread than the one that reads.
 const SMALL_BYTES_MAX: u64 = 1 << 20;
@@ -38,15 +38,15 @@ const WAITING_FILES_MAX: usize = 4096;
 /// Bytes of directories that are held until all is in them; tests have fewer.
 pub(super) const DIRECTORIES_BYTES_MAX: usize = if cfg!(test) { 256 << 10 } else { 64 << 20 };
 
-/// Does `purpose` with the archive in `reader` and `target`.
+/// Does `task` with the archive in `reader` and `target`.
 pub(crate) fn run<R: Read, T: Tree>(
     (reader, target): (R, &T),
-    purpose: Purpose,
+    task: impl Into<Task>,
     threads: usize,
     totals: &Totals,
     moved: OnMoved<'_>,
 ) {
-    run_beside((reader, target), (purpose, None), threads, totals, moved);
+    run_beside((reader, target), (task.into(), None), threads, totals, moved);
 }
 
 /// Compares the archive in `reader`, which [`super::pack`] has made of all of `target`, with that:
@@ -57,10 +57,10 @@ pub(crate) fn verify_all_of<R: Read, T: Tree>(
     totals: &Totals,
     moved: OnMoved<'_>,
 ) {
-    match Walk::new(target) {
-        Ok(walk) => {
-            let beside = Some(Beside { walk, next: None });
-            run_beside((reader, target), (Purpose::Verify, beside), threads, totals, moved);
+    match Beside::new(target) {
+        Ok(beside) => {
+            let beside = Some(beside);
+            run_beside((reader, target), (Purpose::Verify.into(), beside), threads, totals, moved);
         }
         Err(error) => totals.fail(b".", &error),
     }
@@ -68,15 +68,18 @@ pub(crate) fn verify_all_of<R: Read, T: Tree>(
 
 fn run_beside<R: Read, T: Tree>(
     (reader, target): (R, &T),
-    (purpose, beside): (Purpose, Option<Beside<'_, T>>),
+    (task, beside): (Task, Option<Beside<'_, T>>),
     threads: usize,
     totals: &Totals,
     moved: OnMoved<'_>,
 ) {
+    let Task { purpose, rules } = task;
     let job = Job {
         target,
         purpose,
+        rules,
         totals,
+        differences: Mutex::default(),
         queue: Mutex::default(),
         changed: Condvar::new(),
         unsynced: Unsynced::default(),
@@ -95,6 +98,9 @@ fn run_beside<R: Read, T: Tree>(
             Err(_) => totals.fail(b"the archive", &bug()),
         }
     });
+    for (path, error) in job.differences().take() {
+        totals.fail(&path, &error);
+    }
     if purpose == Purpose::Copy {
         job.unsynced.settle(target, totals);
         if let Err(error) = target.sync() {
@@ -149,7 +155,9 @@ impl<N> Default for Queue<N> {
 struct Job<'j, T: Tree> {
     target: &'j T,
     purpose: Purpose,
+    rules: Rules,
     totals: &'j Totals,
+    differences: Mutex<Differences>,
     queue: Mutex<Queue<T::Node>>,
     changed: Condvar,
     unsynced: Unsynced<T::Node>,
@@ -179,7 +187,7 @@ impl<T: Tree> Job<'_, T> {
                     done
                 }));
                 if let Err(error) = done.unwrap_or_else(|_| Err(bug())) {
-                    self.totals.fail(&small.entry.path, &error);
+                    self.wrong(&small.entry.path, error, None);
                 }
             }
             queue = self.lock();
@@ -187,6 +195,26 @@ impl<T: Tree> Job<'_, T> {
             queue.under_way.remove(&small.entry.path);
             self.changed.notify_all();
         }
+    }
+
+    /// An entry of this path comes: what was found of an earlier one counts no more.
+    fn begins(&self, path: &[u8]) {
+        if self.purpose == Purpose::Verify {
+            self.differences().begins(path);
+        }
+    }
+
+    /// Tells what is wrong with an entry, now or when the archive ends.
+    fn wrong(&self, path: &[u8], error: TreeError, target: Option<Vec<u8>>) {
+        let mut differences = self.differences();
+        if self.purpose == Purpose::Copy || error.is_final || differences.is_full() {
+            return self.totals.fail(path, &error);
+        }
+        differences.add(path, error, target);
+    }
+
+    fn differences(&self) -> MutexGuard<'_, Differences> {
+        self.differences.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nothing more comes: the threads end once they have written what waits.
@@ -229,53 +257,71 @@ impl<T: Tree> Job<'_, T> {
             count(&self.totals.verified);
             return Ok(());
         }
-        let Some(node) = self.make(directory, name, entry)? else { return Ok(()) };
+        let Some(making) = self.make(directory, name, entry)? else { return Ok(()) };
+        let mut written = Ok(());
         for (offset, bytes) in pieces {
-            self.target.write(&node, *offset, bytes)?;
+            written = written.and_then(|()| self.target.write(&making.node, *offset, bytes));
         }
-        self.finish(&node, entry)
+        self.finish(making, (directory, name), entry, written)
     }
 
-    /// Makes a file; `None`: it is there already.
-    fn make(&self, directory: &T::Node, name: &[u8], entry: &Entry) -> TreeResult<Option<T::Node>> {
-        let meta = &entry.meta;
-        let mut is_old = false;
-        if let Some(there) = self.target.find(directory, name)? {
-            if there.kind == FileKind::Directory {
-                return Err(TreeError::of_file("a directory is there already: remove it"));
-            }
-            let node = self.target.open(directory, name, &there)?;
+    /// Makes a file; `None`: it is there already, and that is enough.
+    fn make(
+        &self,
+        directory: &T::Node,
+        name: &[u8],
+        entry: &Entry,
+    ) -> TreeResult<Option<Making<T::Node>>> {
+        let (meta, wanted) = (&entry.meta, &entry.attributes);
+        let there = self.target.find(directory, name)?;
+        let same = there.as_ref().filter(|there| self.rules.skips_same && is_same(meta, there));
+        if let Some(there) = same {
+            let node = self.target.open(directory, name, there)?;
             let is_link = meta.kind == FileKind::Symlink;
             let has_target = !is_link || self.target.target(&node)? == entry.target;
-            if is_same(meta, &there) && has_target {
-                count(&self.totals.skipped);
-                set_attributes(self.target, &node, &entry.attributes)?;
-                if !has_same_owner_and_mode(meta, &there) {
-                    self.target.set_owner_and_mode(&node, meta)?;
+            let is_right = rights::has_rights(self.target, (&node, there), meta, wanted)?;
+            // Other names of it may be those of files that are none of this one's owner's.
+            if has_target && (is_right || there.links <= 1) {
+                if !is_right {
+                    self.tell_all(entry, rights::give(self.target, &node, meta, wanted)?);
                 }
+                count(&self.totals.skipped);
                 return Ok(None);
             }
-            self.target.remove(directory, name)?;
-            count(&self.totals.replaced);
-            is_old = true;
         }
-        let node = self.target.make(directory, name, meta, &entry.target)?;
-        // What it has inherited is taken off.
-        if is_old || !entry.attributes.is_empty() || !self.target.attributes(&node)?.is_empty() {
-            set_attributes(self.target, &node, &entry.attributes)?;
-            self.target.set_owner_and_mode(&node, meta)?;
-        }
-        Ok(Some(node))
+        let spot = Spot { directory, name, path: &entry.path };
+        let of = (meta, &entry.target[..], wanted);
+        placing::begin(self.target, spot, of, there.as_ref()).map(Some)
     }
 
-    /// The content of a regular file is written.
-    fn finish(&self, node: &T::Node, entry: &Entry) -> TreeResult<()> {
-        let meta = &entry.meta;
-        if meta.kind == FileKind::Regular && meta.size_bytes > 0 {
-            if self.target.meta(node)?.size_bytes != meta.size_bytes {
-                self.target.resize(node, meta.size_bytes)?;
+    fn tell_all(&self, entry: &Entry, told: Vec<TreeError>) {
+        for error in told {
+            self.totals.fail(&entry.path, &error);
+        }
+    }
+
+    /// The content of a regular file is written, or that has failed.
+    fn finish(
+        &self,
+        making: Making<T::Node>,
+        (directory, name): (&T::Node, &[u8]),
+        entry: &Entry,
+        written: TreeResult<()>,
+    ) -> TreeResult<()> {
+        let (meta, spot) = (&entry.meta, Spot { directory, name, path: &entry.path });
+        let is_content = meta.kind == FileKind::Regular && meta.size_bytes > 0;
+        let sized = written.and_then(|()| {
+            if is_content && self.target.meta(&making.node)?.size_bytes != meta.size_bytes {
+                self.target.resize(&making.node, meta.size_bytes)?;
             }
-            self.unsynced.add(self.target, node, meta, self.totals)?;
+            Ok(())
+        });
+        if let Err(error) = sized {
+            return Err(placing::give_up(self.target, making, spot, error));
+        }
+        let done = (&self.unsynced, self.totals);
+        placing::end(self.target, making, spot, (meta, &entry.attributes), done)?;
+        if is_content {
             self.totals.bytes.fetch_add(entry.stored_bytes, Ordering::Relaxed);
         }
         self.totals.count_made(meta.kind);
@@ -334,50 +380,6 @@ fn content_differs(offset: u64, differs: usize) -> TreeError {
     TreeError::of_file(format!("its content differs from byte {first} on"))
 }
 
-/// A walk over the tree that an archive was made of, beside the archive, which has its order.
-struct Beside<'w, T: Tree> {
-    walk: Walk<'w, T>,
-    /// What the archive has not come to yet.
-    next: Option<Step<T::Node>>,
-}
-
-impl<T: Tree> Beside<'_, T> {
-    /// The archive has come to this path; `None`: to its end. What the tree has before that it
-    /// lacks.
-    fn go_to(&mut self, path: Option<&[u8]>, (target, totals): (&T, &Totals)) {
-        loop {
-            let Some(step) = self.next.take().or_else(|| self.walk.next()) else { return };
-            let is_before = |path: &[u8]| walk::order(&step.path, path);
-            let order = path.map_or(std::cmp::Ordering::Less, is_before);
-            if order.is_gt() {
-                self.next = Some(step);
-                return;
-            }
-            if let Err(error) = self.pass(&step, order.is_eq(), target) {
-                totals.fail(&step.path, &error.while_reading());
-            }
-            if order.is_eq() {
-                return;
-            }
-        }
-    }
-
-    fn pass(&mut self, step: &Step<T::Node>, is_there: bool, target: &T) -> TreeResult<()> {
-        // Gone since it was listed.
-        let Some(meta) = target.find(&step.directory, &step.name)? else { return Ok(()) };
-        if meta.kind == FileKind::Directory {
-            let node = target.open(&step.directory, &step.name, &meta)?;
-            self.walk.enter(node, step.path.clone())?;
-        }
-        // No tar holds a socket: that is told when it is made.
-        if is_there || meta.kind == FileKind::Socket {
-            Ok(())
-        } else {
-            Err(TreeError::of_file("the archive lacks it"))
-        }
-    }
-}
-
 struct Reading<'j, 'r, T: Tree> {
     job: &'r Job<'j, T>,
     /// The directories of the archive: their own attributes are set when all is in them.
@@ -406,7 +408,15 @@ impl<T: Tree> Reading<'_, '_, T> {
         loop {
             match self.next(&mut archive) {
                 Ok(true) => {}
-                Ok(false) => return Ok(()),
+                Ok(false) => {
+                    let mut goes_on = |at| moved(at) && !totals.is_stopped();
+                    if archive.drain(&mut goes_on)? && self.job.purpose == Purpose::Copy {
+                        let why = "something follows behind the end of the archive: give what \
+                                   follows by itself";
+                        totals.leave_out(b"the archive", why);
+                    }
+                    return Ok(());
+                }
                 // TE3: what is behind it is read.
                 Err(ArchiveError::OfFile { path, cause }) => {
                     totals.fail(&path, &TreeError::of_file(cause));
@@ -433,24 +443,36 @@ impl<T: Tree> Reading<'_, '_, T> {
     /// Takes the next file; `false`: there is none.
     fn next<R: Read>(&mut self, archive: &mut Archive<R>) -> Result<bool, ArchiveError> {
         let Some(mut entry) = archive.next()? else { return Ok(false) };
-        if let Some(why) = entry.left_out {
-            self.job.totals.leave_out(&entry.path, why);
+        let job = self.job;
+        let is_copy = job.purpose == Purpose::Copy;
+        for why in entry.left_out.iter().filter(|_| is_copy) {
+            job.totals.leave_out(&entry.path, why);
         }
+        for why in entry.wrong.iter().filter(|_| is_copy) {
+            job.totals.fail(&entry.path, &TreeError::of_file(why.clone()));
+        }
+        entry.meta = job.rules.of(entry.meta);
+        let told = is_copy.then_some((&entry.path[..], job.totals));
+        entry.attributes = rights::fitting(job.target, entry.attributes, job.rules, told);
         let (path, done) = match names_of(&entry.path) {
             Ok(names) => {
                 let name = names.last().map(|name| name.to_vec());
                 let path = names.join(&b'/');
                 self.passes(Some(&path));
                 entry.path.clone_from(&path);
-                (path, self.entry(archive, entry, name)?)
+                job.begins(&path);
+                let target = (entry.what == What::Link).then(|| names_of(&entry.target).ok());
+                let target = target.flatten().map(|names| names.join(&b'/'));
+                let done = self.entry(archive, entry, name)?;
+                (path, done.map_err(|error| (error, target)))
             }
             Err(cause) => {
                 let error = TreeError::of_file(format!("{cause}: it is left out"));
-                (entry.path, Err(error))
+                (entry.path, Err((error, None)))
             }
         };
-        if let Err(error) = done {
-            self.job.totals.fail(&path, &error);
+        if let Err((error, target)) = done {
+            job.wrong(&path, error, target);
         }
         Ok(true)
     }
@@ -468,6 +490,10 @@ impl<T: Tree> Reading<'_, '_, T> {
             self.job.totals.leave_out(&entry.path, &why);
             return Ok(Ok(()));
         }
+        if self.job.rules.leaves_out(entry.meta.kind) {
+            self.job.totals.leave_out(&entry.path, "it is a device: --no-devices");
+            return Ok(Ok(()));
+        }
         // The same name once more, or below one that is being made.
         drop(self.job.wait(|queue| is_clear(queue, &entry.path)));
         let Some(name) = name else {
@@ -483,7 +509,7 @@ impl<T: Tree> Reading<'_, '_, T> {
         match entry.what {
             What::Link => Ok(self.link(&directory, &name, &entry)),
             What::File(FileKind::Directory) => {
-                let done = self.enter(&directory, &name, &entry.meta);
+                let done = self.enter(&directory, &name, &entry.meta, true);
                 Ok(done.and_then(|_| self.hold(entry)))
             }
             What::File(FileKind::Regular) if entry.stored_bytes > SMALL_BYTES_MAX => {
@@ -498,33 +524,40 @@ impl<T: Tree> Reading<'_, '_, T> {
     }
 
     /// Returns the directory at a path, and makes what is missing of it.
-    fn directory(&self, path: &[u8]) -> TreeResult<T::Node> {
+    fn directory(&mut self, path: &[u8]) -> TreeResult<T::Node> {
         let mut at = self.job.target.root();
+        let mut so_far = Vec::new();
         for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
-            let seconds = i64::try_from(now_seconds()).unwrap_or(0);
-            let now = Timestamp { seconds, nanoseconds: 0 };
-            let meta = Meta {
-                kind: FileKind::Directory,
-                mode: 0o755,
-                uid: 0,
-                gid: 0,
-                rdev: 0,
-                size_bytes: 0,
-                atime: now,
-                mtime: now,
-                links: 1,
-                id: (0, 0),
-            };
-            at = self.enter(&at, name, &meta)?;
+            so_far = below(&so_far, name);
+            let implied = Entry::implied(so_far.clone());
+            let (node, is_new) = self.enter(&at, name, &implied.meta, false)?;
+            at = node;
+            if is_new {
+                self.hold(implied)?;
+            }
         }
         Ok(at)
     }
 
-    fn enter(&self, directory: &T::Node, name: &[u8], meta: &Meta) -> TreeResult<T::Node> {
+    /// Returns a directory, and whether it was made.
+    fn enter(
+        &self,
+        directory: &T::Node,
+        name: &[u8],
+        meta: &Meta,
+        replaces: bool,
+    ) -> TreeResult<(T::Node, bool)> {
         let target = self.job.target;
+        let is_copy = self.job.purpose == Purpose::Copy;
         match target.find(directory, name)? {
             Some(there) if there.kind == FileKind::Directory => {
-                target.open(directory, name, &there)
+                target.open(directory, name, &there).map(|node| (node, false))
+            }
+            Some(_) if replaces && is_copy => {
+                target.remove(directory, name)?;
+                count(&self.job.totals.replaced);
+                count(&self.job.totals.directories);
+                target.make(directory, name, meta, b"").map(|node| (node, true))
             }
             Some(_) => {
                 let name = super::shown(name);
@@ -536,7 +569,7 @@ impl<T: Tree> Reading<'_, '_, T> {
             }
             None => {
                 count(&self.job.totals.directories);
-                target.make(directory, name, meta, b"")
+                target.make(directory, name, meta, b"").map(|node| (node, true))
             }
         }
     }
@@ -559,6 +592,9 @@ impl<T: Tree> Reading<'_, '_, T> {
         if old.kind == FileKind::Directory {
             return Err(wrong("it is a directory".to_owned()));
         }
+        if job.rules.leaves_out(old.kind) {
+            return Ok(());
+        }
         let there = target.find(directory, name)?;
         let is_it = there.as_ref().is_some_and(|there| there.id == old.id);
         match (job.purpose, is_it) {
@@ -569,11 +605,18 @@ impl<T: Tree> Reading<'_, '_, T> {
             (Purpose::Copy, true) => count(&job.totals.skipped),
             (Purpose::Copy, false) => {
                 let node = target.open(&at, last, &old)?;
-                if there.is_some() {
-                    target.remove(directory, name)?;
-                    count(&job.totals.replaced);
+                match there {
+                    Some(there) if there.kind != FileKind::Directory => {
+                        target.link_over(&node, directory, name)?;
+                        count(&job.totals.replaced);
+                    }
+                    there => {
+                        if there.is_some() {
+                            target.remove_directory(directory, name)?;
+                        }
+                        target.link(&node, directory, name)?;
+                    }
                 }
-                target.link(&node, directory, name)?;
                 count(&job.totals.links);
             }
         }
@@ -590,22 +633,54 @@ impl<T: Tree> Reading<'_, '_, T> {
         let job = self.job;
         // Before it is made: the map may be wrong.
         let ranges = archive.ranges(entry)?;
-        let node = match job.purpose {
-            Purpose::Verify => job.compare(directory, name, entry).map(Some),
-            Purpose::Copy => job.make(directory, name, entry),
+        let made = match job.purpose {
+            Purpose::Verify => job.compare(directory, name, entry).map(|node| (node, None)),
+            Purpose::Copy => match job.make(directory, name, entry) {
+                Ok(None) => return Ok(Ok(())),
+                Ok(Some(making)) => Ok((making.node.clone(), Some(making))),
+                Err(error) => Err(error),
+            },
         };
-        let node = match node {
-            Ok(Some(node)) => node,
-            Ok(None) => return Ok(Ok(())),
+        let (node, making) = match made {
+            Ok(made) => made,
             Err(error) => return Ok(Err(error)),
         };
+        let moved = self.large_content(archive, &node, (entry, ranges));
+        let spot = Spot { directory, name, path: &entry.path };
+        let moved = match (moved, making) {
+            (Ok(moved), Some(making)) => {
+                let done = job.finish(making, (directory, name), entry, moved);
+                job.target.between_files();
+                return Ok(done);
+            }
+            (Err(error), Some(making)) => {
+                let cause = TreeError::of_file(error.to_string());
+                placing::give_up(job.target, making, spot, cause);
+                return Err(error);
+            }
+            (moved, None) => moved?,
+        };
+        if moved.is_ok() {
+            count(&job.totals.verified);
+        }
+        Ok(moved)
+    }
+
+    /// Writes or compares what an archive has of a file.
+    fn large_content<R: Read>(
+        &self,
+        archive: &mut Archive<R>,
+        node: &T::Node,
+        (entry, ranges): (&Entry, Ranges),
+    ) -> Result<TreeResult<()>, ArchiveError> {
+        let job = self.job;
         let mut bytes = vec![0; PIECE_BYTES];
         let mut hole = 0;
         // The last one has nothing but the hole before it.
         for (mut offset, length) in ranges.into_iter().chain([(entry.meta.size_bytes, 0)]) {
             let end = offset.saturating_add(length);
             if job.purpose == Purpose::Verify
-                && let Err(error) = job.compare_hole(&node, (hole, offset))
+                && let Err(error) = job.compare_hole(node, (hole, offset))
             {
                 return Ok(Err(error));
             }
@@ -614,8 +689,8 @@ impl<T: Tree> Reading<'_, '_, T> {
                 let most = usize::try_from(end - offset).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
                 let count = archive.content(&mut bytes[..most])?;
                 let done = match job.purpose {
-                    Purpose::Verify => job.compare_piece(&node, offset, &bytes[..count]),
-                    Purpose::Copy => job.target.write(&node, offset, &bytes[..count]),
+                    Purpose::Verify => job.compare_piece(node, offset, &bytes[..count]),
+                    Purpose::Copy => job.target.write(node, offset, &bytes[..count]),
                 };
                 if let Err(error) = done {
                     return Ok(Err(error));
@@ -623,12 +698,7 @@ impl<T: Tree> Reading<'_, '_, T> {
                 offset += u64::try_from(count).unwrap_or(0);
             }
         }
-        job.target.between_files();
-        if job.purpose == Purpose::Verify {
-            count(&job.totals.verified);
-            return Ok(Ok(()));
-        }
-        Ok(job.finish(&node, entry))
+        Ok(Ok(()))
     }
 
     /// Holds a directory until all is in it.
@@ -644,6 +714,7 @@ impl<T: Tree> Reading<'_, '_, T> {
             );
             return Err(TreeError::of_file(cause));
         }
+        // An entry of a later one of its own replaces what was implied.
         let before = self.directories.insert(entry.path.clone(), entry);
         self.held_bytes += bytes;
         self.held_bytes -= before.as_ref().map_or(0, held_bytes);
@@ -669,7 +740,7 @@ impl<T: Tree> Reading<'_, '_, T> {
                 continue;
             }
             if let Err(error) = self.finish_directory(&entry) {
-                self.job.totals.fail(&entry.path, &error);
+                self.job.wrong(&entry.path, error, None);
             }
         }
     }
@@ -679,6 +750,10 @@ impl<T: Tree> Reading<'_, '_, T> {
         for name in entry.path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
             let there = target.find(&at, name)?;
             let there = there.ok_or_else(|| TreeError::of_file("it was removed meanwhile"))?;
+            if there.kind != FileKind::Directory {
+                // The archive has put something else in its place.
+                return Ok(());
+            }
             at = target.open(&at, name, &there)?;
         }
         if self.job.purpose == Purpose::Verify {
@@ -689,8 +764,12 @@ impl<T: Tree> Reading<'_, '_, T> {
             count(&self.job.totals.verified);
             return Ok(());
         }
-        set_attributes(target, &at, &entry.attributes)?;
-        target.set_owner_and_mode(&at, &entry.meta)?;
+        if entry.is_implied {
+            // As mkdir(1) would have made it; its times are those of what was put into it.
+            self.job.tell_all(entry, target.set_owner_and_mode(&at, &entry.meta)?);
+            return Ok(());
+        }
+        self.job.tell_all(entry, rights::give(target, &at, &entry.meta, &entry.attributes)?);
         target.set_times(&at, &entry.meta)
     }
 }

@@ -1,7 +1,7 @@
 //! Transfers, done by the engine.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -175,36 +175,82 @@ fn receive(
     let tell = &mut |done, total| {
         progress(done, total);
     };
-    let received = if is_dry_run {
-        pool.verify_stream(&name, &mut input, tell)
-    } else {
-        let random = random_bytes()?;
-        let random = *random.first_chunk().expect("32 of 64 bytes");
-        pool.receive(&name, &mut input, random, tell)
-    };
-    let failure = match received {
-        Ok(received) => {
-            let mut facts = totals_of(&received.totals);
-            facts["clone"] = json!(received.clone.as_str());
-            if is_dry_run {
-                facts["available_bytes"] = json!(available_bytes(pool, &name));
-            }
+    let mut arrived = Vec::new();
+    let failure = loop {
+        let received = if is_dry_run {
+            pool.verify_stream(&name, &mut input, tell)
+        } else {
+            let random = random_bytes()?;
+            let random = *random.first_chunk().expect("32 of 64 bytes");
+            pool.receive(&name, &mut input, random, tell)
+        };
+        let received = match received {
+            Ok(received) => received,
+            Err(failure) => break failure,
+        };
+        arrived.push(received.clone.as_str().to_owned());
+        let mut facts = totals_of(&received.totals);
+        facts["clone"] = json!(received.clone.as_str());
+        facts["clones"] = json!(arrived);
+        if is_dry_run {
+            // What follows continues a state that is not there yet: nothing can be said of it.
+            facts["available_bytes"] = json!(available_bytes(pool, &name));
             return Ok(facts);
         }
-        Err(failure) => failure,
+        match has_more(&mut input) {
+            Ok(true) => {}
+            Ok(false) => return Ok(facts),
+            Err(error) => {
+                let before = words_of_arrived(fileset, &arrived);
+                return Err(failed(path, format!("{before}what follows cannot be read: {error}")));
+            }
+        }
     };
+    let before = words_of_arrived(fileset, &arrived);
     let is_full = matches!(failure.error, ReceiveError::Fs(FsError::NoSpace));
     let full = if is_full { pool.weigh_clones().unwrap_or_default() } else { None };
     let full = full.map_or_else(String::new, |full| format!(": {}", advised(&full)));
     let cause = match (&failure.error, failure.token) {
         (error, Some(token)) => format!(
-            "{error}{full}: what came is kept, and nobody sees it: go on with `holdfast send ... \
-             --resume {token}`, or give it up with `holdfast receive --abort`"
+            "{before}{error}{full}: what came is kept, and nobody sees it: go on with \
+             `holdfast send ... --resume {token}`, or give it up with `holdfast receive --abort`"
         ),
-        (ReceiveError::Fs(error), None) => return Err(refused_by(path, pool, error)),
-        (error, None) => error.to_string(),
+        (ReceiveError::Fs(error), None) if arrived.is_empty() => {
+            return Err(refused_by(path, pool, error));
+        }
+        (error, None) => format!("{before}{error}"),
     };
     Err(failed(path, cause))
+}
+
+/// Returns what a failure says first where streams have come before.
+fn words_of_arrived(fileset: &str, arrived: &[String]) -> String {
+    match arrived.len() {
+        0 => String::new(),
+        _ => format!(
+            "{fileset}@{} arrived, and what follows in the stream did not: ",
+            arrived.join(&format!(", {fileset}@"))
+        ),
+    }
+}
+
+/// Whether anything but zeros follows, which some writers pad with.
+fn has_more(input: &mut impl BufRead) -> std::io::Result<bool> {
+    loop {
+        let bytes = match input.fill_buf() {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            bytes => bytes?,
+        };
+        if bytes.is_empty() {
+            return Ok(false);
+        }
+        let zeros = bytes.iter().take_while(|&&byte| byte == 0).count();
+        let is_other = zeros < bytes.len();
+        input.consume(zeros);
+        if is_other {
+            return Ok(true);
+        }
+    }
 }
 
 /// Returns how much can be written to the fileset, by its quota and its reservation, or to a new
@@ -249,4 +295,26 @@ fn line_of(difference: &Difference) -> Value {
         }
     };
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what follows a stream is another one, or padding, and never dropped.
+    #[test]
+    fn what_follows_a_stream_is_seen() {
+        let padded = [&[0; 5000][..], b"HFstream"].concat();
+        let mut small = BufReader::with_capacity(64, &padded[..]);
+        assert!(has_more(&mut small).expect("memory does not fail"));
+        let mut rest = Vec::new();
+        small.read_to_end(&mut rest).expect("memory does not fail");
+        assert_eq!(rest, b"HFstream");
+        for nothing in [&b""[..], &[0; 9000]] {
+            assert!(!has_more(&mut BufReader::new(nothing)).expect("memory does not fail"));
+        }
+        assert_eq!(words_of_arrived("a", &[]), "");
+        let both = words_of_arrived("a", &["one".to_owned(), "two".to_owned()]);
+        assert!(both.starts_with("a@one, a@two arrived"), "{both}");
+    }
 }

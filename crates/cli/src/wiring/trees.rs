@@ -15,7 +15,7 @@ use super::transfer::Watched;
 use crate::backend::BackendError;
 use crate::control::{clone_of, name_of};
 use crate::transfer::{OnBytes, TreeSpec};
-use crate::tree::copy::{self, Purpose};
+use crate::tree::copy::{self, Purpose, Task};
 use crate::tree::host::HostTree;
 use crate::tree::pool::PoolTree;
 use crate::tree::{THREADS_MAX, Totals, TreeError, pack, unpack};
@@ -112,11 +112,23 @@ pub(super) fn import(
             // Who closes the pool is heard by what reads the archive.
             let mut moved = |bytes: u64| progress(bytes, total);
             let reader = BufReader::with_capacity(BUFFER_BYTES, &mut *file);
-            unpack::run((reader, &tree), purpose, threads, &totals, &mut moved);
+            unpack::run(
+                (reader, &tree),
+                Task { purpose, rules: spec.rules },
+                threads,
+                &totals,
+                &mut moved,
+            );
         } else {
             let source = HostTree::new(clone_of_file(path, file)?);
             let mut moved = |bytes: u64| progress(bytes, 0) && !file.is_closing();
-            copy::run((&source, &tree), purpose, threads, &totals, &mut moved);
+            copy::run(
+                (&source, &tree),
+                Task { purpose, rules: spec.rules },
+                threads,
+                &totals,
+                &mut moved,
+            );
         }
     }
     let what = match pool.status().full {
@@ -166,7 +178,13 @@ pub(super) fn export(
             (false, purpose) => {
                 let target = HostTree::new(clone_of_file(path, file)?);
                 let mut moved = |bytes: u64| progress(bytes, 0) && !file.is_closing();
-                copy::run((&tree, &target), purpose, threads, &totals, &mut moved);
+                copy::run(
+                    (&tree, &target),
+                    Task { purpose, rules: spec.rules },
+                    threads,
+                    &totals,
+                    &mut moved,
+                );
             }
         }
     }

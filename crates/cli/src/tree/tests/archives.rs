@@ -114,21 +114,11 @@ fn what_is_wrong_with_a_file_of_an_archive_costs_that_file() {
     let many = map(format!("{ranges}\n{}", "0\n0\n".repeat(ranges)));
     let head_bytes = usize::try_from(archive::HEAD_BYTES_MAX).expect("small");
     let old = archive::record_of("GNU.sparse.map", b"0,1");
-    let name = |number| format!("SCHILY.xattr.user.{number:0>200}");
-    let list = (0..319).flat_map(|number| archive::record_of(name(number), b"")).collect();
     for (name, records, content, words) in [
         ("long", vec![b'z'; head_bytes + 1], vec![1; 600], "heads take 4194305 bytes"),
         ("none", b"nothing of a pax head".to_vec(), vec![1; 600], "pax head makes no sense"),
-        ("whose", archive::record_of("uid", b"5000000000"), vec![1; 600], "uid 5000000000"),
         ("old", old, vec![1; 600], "a form that is not read"),
         ("many", sparse.clone(), many, "more than 64 ranges"),
-        (
-            "value",
-            archive::record_of("SCHILY.xattr.user.a", &[7; 65_537]),
-            vec![1; 600],
-            "65537 bytes",
-        ),
-        ("list", list, vec![1; 600], "take 65714 bytes"),
         ("endless", sparse.clone(), vec![b'1'; 2048], "has no number"),
         ("falls", sparse.clone(), map("2\n9\n0\n1\n0\n".to_owned()), "makes no sense"),
         ("short", sparse.clone(), map("3\n9\n0\n".to_owned()), "holes has no number"),
@@ -401,5 +391,28 @@ fn a_time_before_all_times_is_none() {
         assert_eq!(meta.mtime.seconds, seconds, "{text}");
     }
     drop(inside);
+    pool.close().expect("memory does not fail");
+}
+
+/// Goal: what is wrong with owner or attributes costs those alone (TE3).
+#[test]
+fn what_is_wrong_with_attributes_costs_no_content() {
+    let pool = pool(64 << 20);
+    let fs = pool.file_system();
+    let name = |number| format!("SCHILY.xattr.user.{number:0>200}");
+    let list = (0..319).flat_map(|number| archive::record_of(name(number), b"")).collect();
+    for (name, records, words) in [
+        ("whose", archive::record_of("uid", b"5000000000"), "uid 5000000000"),
+        ("value", archive::record_of("SCHILY.xattr.user.a", &[7; 65_537]), "65537 bytes"),
+        ("list", list, "take 65714 bytes"),
+    ] {
+        let inside = tree_of(&fs, "/");
+        let tar = with_records(name, &records, b'0', &[1; 600]);
+        let (facts, word) = unpacked(&tar, &inside, Purpose::Copy);
+        assert_eq!(word, None, "{name}");
+        assert_told(&facts, &[words]);
+        let found = fs.lookup(&Caller::root(), fs.root(), name.as_bytes()).expect("it is there");
+        assert_eq!((found.size_bytes, found.uid), (600, 0), "{name}");
+    }
     pool.close().expect("memory does not fail");
 }

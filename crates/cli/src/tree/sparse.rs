@@ -1,0 +1,32 @@
+//! The map of a file with holes in a pax head: forms 0.0 and 0.1 of GNU tar.
+
+use super::archive::Ranges;
+
+/// Returns what is no hole. `Err`: what is wrong with it.
+pub(crate) fn of_records(records: &[(Vec<u8>, Vec<u8>)], most: usize) -> Result<Ranges, String> {
+    let wrong = || "the map of its holes makes no sense".to_owned();
+    let number = |text: &[u8]| std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    let mut numbers = Vec::new();
+    for (key, value) in records {
+        match &key[..] {
+            b"GNU.sparse.offset" | b"GNU.sparse.numbytes" => {
+                numbers.push(number(value).ok_or_else(wrong)?);
+            }
+            b"GNU.sparse.map" => {
+                for text in value.split(|&byte| byte == b',').filter(|_| !value.is_empty()) {
+                    numbers.push(number(text).ok_or_else(wrong)?);
+                }
+            }
+            _ => {}
+        }
+    }
+    if numbers.len() % 2 != 0 {
+        return Err(wrong());
+    }
+    if numbers.len() / 2 > most {
+        return Err(format!("it has more than {most} ranges between holes"));
+    }
+    // One of no length marks the end.
+    let pairs = numbers.chunks_exact(2).map(|pair| (pair[0], pair[1]));
+    Ok(pairs.filter(|&(_, length): &(u64, u64)| length > 0).collect())
+}
