@@ -17,7 +17,7 @@
 //! ([`SEQUENCE_OF_CREATION`]), every copy must therefore be there (S3): if one was never written
 //! the creation was cut off, and what lies below may be anything.
 
-use format::geometry::{Geometry, SUPERBLOCK_COPIES};
+use format::geometry::{Geometry, POOL_BYTES_MIN, SUPERBLOCK_COPIES};
 use format::members::Membership;
 use format::superblock::{
     SUPERBLOCK_BYTES, SUPERBLOCK_HEAD_BYTES, Superblock, SuperblockError, bytes_in_use,
@@ -150,7 +150,7 @@ pub fn check_writable(device: &dyn Device) -> Result<(), PoolError> {
 pub fn read_superblock(device: &dyn Device) -> Result<SuperblockReport, PoolError> {
     let name = device.info().name.clone();
     let size_bytes = device.info().size_bytes;
-    if size_bytes < format::geometry::POOL_BYTES_MIN {
+    if size_bytes < POOL_BYTES_MIN {
         let cause = SuperblockError::BadField { field: "device size" };
         return front_copies_only(device, name, cause);
     }
@@ -231,7 +231,7 @@ fn was_finished_shorter(
 ) -> bool {
     let own = current.members.get(usize::from(current.device_index));
     let was = own.map_or(0, |member| member.size_bytes);
-    let is_longer = (format::geometry::POOL_BYTES_MIN..device.info().size_bytes).contains(&was);
+    let is_longer = (POOL_BYTES_MIN..device.info().size_bytes).contains(&was);
     let is_there = |copy| {
         let found = read_copy(device, Geometry::superblock_offset(was, copy), copy);
         found.is_ok_and(|label| label.sequence == current.sequence)
@@ -239,26 +239,27 @@ fn was_finished_shorter(
     is_longer && !is_unfinished(current, &copies[..2]) && (2..SUPERBLOCK_COPIES).all(is_there)
 }
 
-/// Tells a truncated pool from a device that never was one.
+/// Tells a truncated pool from a device that never was one, by the copies that lie at the front.
 fn front_copies_only(
     device: &dyn Device,
     name: String,
     cause: SuperblockError,
 ) -> Result<SuperblockReport, PoolError> {
     let size_bytes = device.info().size_bytes;
-    let cause = match (size_bytes >= to_u64(SUPERBLOCK_HEAD_BYTES)).then(|| read_copy(device, 0, 0))
-    {
-        Some(Ok(superblock)) => {
-            return Err(PoolError::Truncated {
-                device: name,
-                found_bytes: size_bytes,
-                expected_bytes: superblock.own_bytes(),
-            });
-        }
-        Some(Err(error @ SuperblockError::BadMagic { .. })) => error,
-        Some(Err(_)) | None => cause,
-    };
-    Err(PoolError::Superblock { device: name, cause })
+    let offset_of = |copy| Geometry::superblock_offset(POOL_BYTES_MIN, copy);
+    let is_there = |copy: &u16| offset_of(*copy) + to_u64(SUPERBLOCK_HEAD_BYTES) <= size_bytes;
+    let copies = (0..2).filter(is_there).map(|copy| read_copy(device, offset_of(copy), copy));
+    let copies: Vec<Result<Superblock, SuperblockError>> = copies.collect();
+    if let Some(superblock) = copies.iter().flatten().max_by_key(|label| label.sequence) {
+        return Err(PoolError::Truncated {
+            device: name,
+            found_bytes: size_bytes,
+            expected_bytes: superblock.own_bytes(),
+        });
+    }
+    let is_foreign = |error: &SuperblockError| matches!(error, SuperblockError::BadMagic { .. });
+    let first = copies.into_iter().next().and_then(Result::err).filter(is_foreign);
+    Err(PoolError::Superblock { device: name, cause: first.unwrap_or(cause) })
 }
 
 /// Reads one copy of the superblock, whatever it holds: as much as says anything, and zeros for the

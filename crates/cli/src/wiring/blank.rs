@@ -46,6 +46,14 @@ const KNOWN: [(usize, &[u8], &str); 12] = [
     (0x10040, b"_BHRfS_M", "a btrfs file system"),
     (510, &[0x55, 0xaa], "a boot sector or a partition table"),
 ];
+/// Bytes at the front of a device in which all of [`KNOWN`] lie.
+pub(super) const KNOWN_BYTES: usize = 0x10048;
+
+/// Returns what other system has written a device that begins with `head`.
+pub(super) fn known_in(head: &[u8]) -> Option<&'static str> {
+    let has = |offset: usize, magic: &[u8]| head.get(offset..offset + magic.len()) == Some(magic);
+    KNOWN.iter().find(|(offset, magic, _)| has(*offset, magic)).map(|(_, _, name)| *name)
+}
 
 /// Says what is on a device; `None`: nothing was found.
 pub(super) fn what_is_there(
@@ -57,9 +65,8 @@ pub(super) fn what_is_there(
         return Ok(Some("a Holdfast pool".to_owned()));
     }
     let head = read(device, 0..size_bytes.min(PIECE_BYTES))?;
-    let has = |offset: usize, magic: &[u8]| head.get(offset..offset + magic.len()) == Some(magic);
-    if let Some((_, _, name)) = KNOWN.iter().find(|(offset, magic, _)| has(*offset, magic)) {
-        return Ok(Some((*name).to_owned()));
+    if let Some(name) = known_in(&head) {
+        return Ok(Some(name.to_owned()));
     }
     // Where a file system does not tell its holes, all of it may have been written.
     let ranges = device.written_ranges(RANGES_MAX).ok().flatten();

@@ -13,6 +13,8 @@ use format::geometry::{Geometry, POOL_BYTES_MIN, SUPERBLOCK_COPIES};
 use format::superblock::{MAGIC, SUPERBLOCK_BYTES, Superblock, without_rest};
 use storage::device::IO_ALIGN_BYTES;
 
+use super::blank::{KNOWN_BYTES, known_in};
+
 /// How long a look may take: a disk that spins up answers by then.
 const LOOK_DEADLINE: Duration = Duration::from_secs(15);
 /// The same at a path that a label names, and that is waited for before all others: a disk that has
@@ -23,8 +25,6 @@ const LABELLED_DEADLINE: Duration = Duration::from_secs(120);
 const NEXT_LABELLED_DEADLINE: Duration = Duration::from_secs(30);
 /// After how long people are told what is waited for.
 const TOLD_AFTER: Duration = Duration::from_secs(5);
-/// Bytes at the front of a device that a partition table or a file system has something in.
-const FRONT_BYTES: usize = 2048;
 /// Looks that may be overdue before no more are begun: each keeps a thread, and its deadline.
 const OVERDUE_MAX: usize = 4;
 
@@ -101,7 +101,8 @@ impl Looks {
     }
 }
 
-/// Returns the newest label of a pool that lies at `path`, of whichever copy.
+/// Returns the newest label of a pool that lies at `path`, of whichever copy: one copy that verifies
+/// is enough, whatever became of the others.
 fn newest_label(path: &Path) -> Option<Superblock> {
     let kind = std::fs::metadata(path).ok()?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
@@ -112,23 +113,29 @@ fn newest_label(path: &Path) -> Option<Superblock> {
     let end = file.seek(SeekFrom::End(0)).ok()?;
     let aligned = u64::try_from(IO_ALIGN_BYTES).unwrap_or(1);
     let size_bytes = end - end % aligned;
-    if size_bytes < POOL_BYTES_MIN {
-        return label_at(&file, 0, 0);
-    }
+    // One that was truncated has the copies at its front.
+    let copies = if size_bytes < POOL_BYTES_MIN { 0..2 } else { 0..SUPERBLOCK_COPIES };
+    let size_bytes = size_bytes.max(POOL_BYTES_MIN);
     let label = |copy| label_at(&file, Geometry::superblock_offset(size_bytes, copy), copy);
-    // A disk that something else was put on may have copies between what that has.
-    if is_anothers(&file) {
-        return None;
-    }
-    (0..SUPERBLOCK_COPIES).filter_map(label).max_by_key(|label| label.sequence)
+    let newest = copies.filter_map(label).max_by_key(|label| label.sequence)?;
+    // Copies may be left between what another system has written.
+    (!is_anothers(&file)).then_some(newest)
 }
 
-/// Whether a device begins with what is neither a label nor blank; one that cannot be read there
-/// does not.
+/// Whether another system has written to a device since it had labels: its mark is there, and no
+/// label is at the front. Anything else there is a label that has rotted.
 fn is_anothers(file: &File) -> bool {
-    let mut front = [0; FRONT_BYTES];
-    let is_read = file.read_exact_at(&mut front, 0).is_ok();
-    is_read && !front.starts_with(&MAGIC) && front.iter().any(|byte| *byte != 0)
+    let mut front = vec![0; KNOWN_BYTES];
+    let mut read = 0;
+    while let Some(rest) = front.get_mut(read..).filter(|rest| !rest.is_empty()) {
+        // What cannot be read is no mark.
+        match file.read_at(rest, u64::try_from(read).unwrap_or(u64::MAX)) {
+            Ok(bytes) if bytes > 0 => read += bytes,
+            Ok(_) | Err(_) => break,
+        }
+    }
+    front.truncate(read);
+    !front.starts_with(&MAGIC) && known_in(&front).is_some()
 }
 
 fn label_at(file: &File, offset: u64, copy: u16) -> Option<Superblock> {
@@ -185,6 +192,10 @@ mod tests {
         // Its first copy alone is bad; then something else begins there.
         file.write_all_at(&[0; 4096], 0).expect("there is room");
         assert!(matches!(looks.at(&path, true), Seen::Label(_)), "another copy says it");
+        file.write_all_at(b"XOLDFAST", 0).expect("there is room");
+        assert!(matches!(looks.at(&path, true), Seen::Label(_)), "one byte is wrong");
+        file.write_all_at(&[0x5a; 256 << 10], 0).expect("there is room");
+        assert!(matches!(looks.at(&path, true), Seen::Label(_)), "those at the end are whole");
         file.write_all_at(&[0x55, 0xaa], 510).expect("there is room");
         assert!(matches!(looks.at(&path, true), Seen::NoLabel), "it is somebody else's by now");
         std::fs::remove_dir_all(&folder).expect("it is ours");
