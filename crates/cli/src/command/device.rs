@@ -207,7 +207,7 @@ fn grow(
     size: Option<ByteSize>,
     output: &Output,
 ) -> anyhow::Result<()> {
-    let devices = devices.iter().map(|device| named(device)).collect();
+    let devices = devices.iter().map(|device| asked(at, device)).collect::<Result<_, _>>()?;
     let size_bytes = size.map(|size| size.0);
     let Answer::Grown(grown) = at.ask(&Request::DeviceGrow { devices, size_bytes })? else {
         anyhow::bail!("{}: the server answered nonsense", at.pool.display());
@@ -245,7 +245,7 @@ fn attach(
     (shown, (size_bytes, must_wait, is_forced)): (&str, (Option<u64>, bool, bool)),
     output: &Output,
 ) -> anyhow::Result<()> {
-    let (device, beside) = (device.to_owned(), named(old));
+    let (device, beside) = (device.to_owned(), asked(at, old)?);
     let path = device.display().to_string();
     let (is_spread, is_in_turn) = (joining == Joining::Spread, joining == Joining::InTurn);
     let request =
@@ -394,6 +394,16 @@ fn named(device: &str) -> String {
     whole.map_or_else(|| device.to_owned(), |whole| whole.display().to_string())
 }
 
+/// Returns how the pool is asked for the device that `given` names: by what it is, for the server
+/// has another directory, and a path may lead elsewhere by now.
+fn asked(at: &Controlled, given: &str) -> anyhow::Result<String> {
+    let whole = named(given);
+    let found = the_one_here(devices(at)?, &whole);
+    let found = found.map_err(|words| anyhow::anyhow!("{}: {words}", at.pool.display()))?;
+    let id = found.map(|facts| facts.id).filter(|id| !id.is_empty());
+    Ok(id.unwrap_or(whole))
+}
+
 fn replace(
     at: &Controlled,
     (old, new): (&str, &Path),
@@ -402,7 +412,7 @@ fn replace(
 ) -> anyhow::Result<()> {
     let new = std::path::absolute(new)?;
     let path = new.display().to_string();
-    let own = the_one(devices(at)?, &named(old)).ok().flatten().filter(|it| !is_spare(it));
+    let own = the_one_here(devices(at)?, &named(old)).ok().flatten().filter(|it| !is_spare(it));
     if let Some(device) = own {
         let mut groups = at.groups()?.into_iter();
         if groups.any(|group| group.number == device.group && group.kind == ROUND_ROBIN) {
@@ -412,7 +422,7 @@ fn replace(
             return take_out_of_turn(at, &device, must_wait, output);
         }
     }
-    at.ask(&Request::DeviceReplace { old: named(old), new, is_forced })?;
+    at.ask(&Request::DeviceReplace { old: asked(at, old)?, new, is_forced })?;
     let facts = json!({ "replaced": old, "by": path });
     output.fact(&format!("{} is replaced by {}", printable(old), printable(&path)), &facts);
     // Without a server nobody else goes on with the copy.

@@ -1,6 +1,11 @@
 //! Which device of a pool a name names.
 
+use std::path::{Path, PathBuf};
+
 use super::DeviceFacts;
+
+/// Links that are followed from a name, as the kernel does: more is a circle.
+const LINKS_MAX: usize = 40;
 
 /// Returns the one of `devices` that `name` names; what to do where it names several: a member that
 /// is away has the path that it had last, and another device may have that by now.
@@ -8,8 +13,47 @@ pub(crate) fn the_one(
     devices: Vec<DeviceFacts>,
     name: &str,
 ) -> Result<Option<DeviceFacts>, String> {
-    let mut found: Vec<DeviceFacts> =
-        devices.into_iter().filter(|device| is_called(device, name)).collect();
+    the_one_of(devices, name, &|device| is_called(device, name))
+}
+
+/// Returns the one of `devices` that `name` names in this process's directory: as it is shown, or by
+/// any path that leads to where the device is, or was last if nothing is there now.
+pub(crate) fn the_one_here(
+    devices: Vec<DeviceFacts>,
+    name: &str,
+) -> Result<Option<DeviceFacts>, String> {
+    let shown = the_one(devices.clone(), name)?;
+    let Some(whole) = lead(Path::new(name)).filter(|_| shown.is_none()) else { return Ok(shown) };
+    let is_there = |device: &DeviceFacts| {
+        let path = Path::new(&device.path);
+        path.is_absolute() && (path == whole || lead(path).is_some_and(|it| it == whole))
+    };
+    the_one_of(devices, name, &is_there)
+}
+
+/// Returns where a path leads, without links; whether anything is there does not matter.
+fn lead(path: &Path) -> Option<PathBuf> {
+    let mut path = std::path::absolute(path).ok()?;
+    for _ in 0..LINKS_MAX {
+        if let Ok(whole) = std::fs::canonicalize(&path) {
+            return Some(whole);
+        }
+        let folder = std::fs::canonicalize(path.parent()?).ok()?;
+        let whole = folder.join(path.file_name()?);
+        match std::fs::read_link(&whole) {
+            Ok(target) => path = folder.join(target),
+            Err(_) => return Some(whole),
+        }
+    }
+    None
+}
+
+fn the_one_of(
+    devices: Vec<DeviceFacts>,
+    name: &str,
+    is_it: &dyn Fn(&DeviceFacts) -> bool,
+) -> Result<Option<DeviceFacts>, String> {
+    let mut found: Vec<DeviceFacts> = devices.into_iter().filter(is_it).collect();
     if found.len() > 1 {
         let each = |device: &DeviceFacts| {
             format!("slot {} ({}, {}, id {})", device.slot, device.path, device.state, device.id)
@@ -53,5 +97,33 @@ mod tests {
         assert_eq!(of("3"), Some(3));
         assert_eq!(of(&format!("{:032x}", 0)), Some(0));
         assert_eq!(of("/dev/sdx"), None);
+    }
+    /// Goal: a device that is gone goes by every path that led to it: a relative one, one through a
+    /// folder that is a link, and a link to it.
+    #[test]
+    fn a_device_that_is_gone_goes_by_every_path_to_it() {
+        let folder = std::env::temp_dir().join(format!("holdfast-gone-{}", std::process::id()));
+        let folder = std::path::absolute(folder).expect("it is one");
+        std::fs::create_dir_all(folder.join("p")).expect("the name is new");
+        let folder = std::fs::canonicalize(&folder).expect("it is there");
+        let at = |name: &str| folder.join(name).display().to_string();
+        std::os::unix::fs::symlink(at("p"), at("folder")).expect("the name is new");
+        std::os::unix::fs::symlink("p/gone", at("relative")).expect("the name is new");
+        std::os::unix::fs::symlink(at("relative"), at("link")).expect("the name is new");
+        std::os::unix::fs::symlink(at("circle"), at("circle")).expect("the name is new");
+        let device = |slot: u64, path: String| DeviceFacts { slot, path, ..DeviceFacts::default() };
+        let all = || vec![device(0, at("p/there")), device(1, at("p/gone"))];
+        let of = |name: &str| the_one_here(all(), name).expect("it is one").map(|it| it.slot);
+        for name in ["p/gone", "folder/gone", "p/../p/gone", "relative", "link"] {
+            assert_eq!(of(&at(name)), Some(1), "{name}");
+        }
+        assert_eq!(of("1"), Some(1));
+        for name in ["circle", "p/other", "nowhere/gone"] {
+            assert_eq!(of(&at(name)), None, "{name}");
+        }
+        let own = std::env::current_dir().expect("there is one").join("gone");
+        let all = vec![device(7, own.display().to_string())];
+        assert_eq!(the_one_here(all, "gone").expect("it is one").map(|it| it.slot), Some(7));
+        std::fs::remove_dir_all(&folder).expect("it is ours");
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn spares_of(status: &PoolStatus) -> Vec<DeviceFacts> {
     (behind..).zip(&status.spares).map(facts).collect()
 }
 
-fn hex(id: [u8; 16]) -> String {
+pub(super) fn hex(id: [u8; 16]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -560,6 +560,14 @@ pub(super) fn blank(
     Ok(device)
 }
 
+/// Returns what a device is called: its path; its id where the path is not known.
+pub(super) fn called(path: &[u8], id: [u8; 16]) -> String {
+    match path {
+        [] => format!("the device with id {}", hex(id)),
+        path => format::text::shown(path),
+    }
+}
+
 /// Says what a pool lacks with devices that are away.
 pub(super) fn away(status: &PoolStatus) -> impl Iterator<Item = String> {
     degraded(status).into_iter().chain(lacking(status))
@@ -570,7 +578,7 @@ fn degraded(status: &PoolStatus) -> Option<String> {
     let away = status.members.iter().filter(|member| !member.member.is_online());
     let away: Vec<String> = away
         .map(|MemberStatus { slot, member, .. }| {
-            let path = format::text::shown(&member.path);
+            let path = called(&member.path, member.id);
             format!("{path} (slot {slot}) is {}", member.state.word())
         })
         .collect();

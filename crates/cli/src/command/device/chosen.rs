@@ -17,7 +17,7 @@ use serde_json::json;
 use super::named;
 use crate::command::controlled::Controlled;
 use crate::control::DeviceFacts;
-use crate::control::device::the_one;
+use crate::control::device::the_one_here;
 use crate::exit::UsageError;
 use crate::output::{Output, printable};
 
@@ -54,7 +54,7 @@ pub(super) fn of_pool(
     let mut chosen = Vec::with_capacity(names.len());
     for given in names {
         let whole = named(given);
-        let found = the_one(all.to_vec(), &whole);
+        let found = the_one_here(all.to_vec(), &whole);
         let facts = found.map_err(|words| anyhow::anyhow!("{pool}: {words}"))?;
         anyhow::ensure!(
             facts.is_some() || unknown == Unknown::Allowed,
@@ -62,7 +62,7 @@ pub(super) fn of_pool(
         );
         // By what it is: when another was taken out or in, a slot may be that of another device.
         let id = facts.as_ref().map(|facts| facts.id.clone()).filter(|id| !id.is_empty());
-        let asked = id.filter(|_| names.len() > 1).unwrap_or(whole);
+        let asked = id.unwrap_or(whole);
         chosen.push(Chosen { given: given.clone(), asked, path: given.into(), facts });
     }
     // DC1.
