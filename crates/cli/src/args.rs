@@ -205,9 +205,13 @@ pub(crate) struct CreateArgs {
     /// has all that no other names, and the rest have data
     #[arg(long = "group", value_name = "KIND:DEVICE,...[=ROLES]", value_parser = parse_group)]
     pub(crate) groups: Vec<GroupSpec>,
-    /// Size of each new file; a block device is used whole
+    /// Size of each new file; of block devices 1 %, at most 1 GiB, is left, so that one that is a
+    /// little smaller can replace them
     #[arg(long)]
     pub(crate) size: Option<ByteSize>,
+    /// Use all of block devices
+    #[arg(long, conflicts_with = "size")]
+    pub(crate) use_all: bool,
     /// Unit of allocation: 1K, 2K or 4K
     #[arg(long, default_value = "4K")]
     pub(crate) fragment: ByteSize,

@@ -121,6 +121,8 @@ pub struct CreateOptions {
     pub groups: Vec<GroupToMake>,
     /// Size of the device; `None`: as large as it is.
     pub size_bytes: Option<u64>,
+    /// Leave nothing of block devices for one that is a little smaller to replace them.
+    pub uses_all: bool,
     /// Unit of allocation.
     pub fragment_bytes: u64,
     /// Unit of a container's map.

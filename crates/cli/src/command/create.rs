@@ -72,6 +72,7 @@ fn options_of(args: &CreateArgs) -> anyhow::Result<CreateOptions> {
         devices,
         groups,
         size_bytes: args.size.map(|size| size.0),
+        uses_all: args.use_all,
         fragment_bytes,
         block_bytes,
         group_bytes: args.allocation_group_size.map(|size| size.0),

@@ -128,6 +128,7 @@ pub(crate) fn create_options(device: &Path, size_bytes: u64) -> CreateOptions {
         devices: vec![device.to_owned()],
         groups: vec![crate::backend::GroupToMake::single()],
         size_bytes: Some(size_bytes),
+        uses_all: false,
         fragment_bytes: 4096,
         block_bytes: 16_384,
         group_bytes: None,

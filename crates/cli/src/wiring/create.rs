@@ -24,6 +24,7 @@ use storage::device::{
 use storage::pool::check_writable;
 
 use super::blank::what_is_there;
+use super::growth::slack_of;
 use super::neighbours::ThisMachine;
 use super::{
     cannot_open, cannot_start, cannot_use, failed, open_device_with, openness_of, random_bytes,
@@ -134,7 +135,8 @@ fn planned(
     sizes: &[u64],
 ) -> Result<engine::CreateOptions, BackendError> {
     let of_first = options.groups.first().map_or(sizes.len(), |group| group.width);
-    let plan = plan_of(options, sizes.iter().take(of_first).copied().min().unwrap_or(0))?;
+    let shortest = sizes.iter().take(of_first).copied().min().unwrap_or(0);
+    let plan = plan_of(options, shortest - slack_in(options, paths, shortest))?;
     let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
     match options.groups.as_slice() {
         [only] => engine::Pool::check_members(only.layout, sizes.len(), &plan),
@@ -142,6 +144,18 @@ fn planned(
     }
     .map_err(|error| cannot_start(first, error))?;
     Ok(plan)
+}
+
+/// Returns how many of `device_bytes` are left unused: of block devices, unless the user says how
+/// much is used. Disks of one size differ by some blocks, and the next one may be the smaller.
+fn slack_in(options: &CreateOptions, paths: &[PathBuf], device_bytes: u64) -> u64 {
+    let is_said = options.uses_all || options.size_bytes.is_some();
+    // Each of several disk groups is as large as its devices.
+    let is_one = options.groups.len() == 1;
+    match !is_said && is_one && paths.iter().any(|path| !path.is_file()) {
+        true => slack_of(device_bytes),
+        false => 0,
+    }
 }
 
 /// Returns what the disk groups are to be, in order of their devices.

@@ -13,6 +13,19 @@ use crate::backend::BackendError;
 use crate::control::{DeviceFacts, GrownFacts};
 use crate::size::ByteSize;
 
+/// What of a device is left, as a part of it, and at most: twenty times what disks of one size that
+/// makers sell differ by.
+const SLACK_PART: u64 = 100;
+const SLACK_BYTES_MAX: u64 = 1 << 30;
+/// It begins and ends at whole pages.
+const SLACK_ALIGN_BYTES: u64 = 4096;
+
+/// Returns what is left of a device of `device_bytes` for one that is smaller to replace it.
+pub(super) fn slack_of(device_bytes: u64) -> u64 {
+    let slack = (device_bytes / SLACK_PART).min(SLACK_BYTES_MAX);
+    slack - slack % SLACK_ALIGN_BYTES
+}
+
 /// Makes the disk groups longer that have the devices in `names`, or all; files get `size_bytes`
 /// first. Returns what each of them has gained: at least one has.
 pub(super) fn grow(
@@ -112,7 +125,11 @@ fn facts_of(room: &Room) -> GrownFacts {
 pub(super) fn room_of(path: &Path, pool: &Pool, status: &PoolStatus) -> Value {
     let rooms = if status.read_only.is_some() { Vec::new() } else { pool.rooms() };
     let rooms = rooms.iter().filter_map(|room| room.as_ref().ok());
-    let more_bytes: u64 = rooms.map(|room| room.more_bytes).sum();
+    // What a creation left is no room that the user is to be told of.
+    let is_told = |room: &&Room| {
+        room.usable_bytes - room.member_bytes.min(room.usable_bytes) > slack_of(room.usable_bytes)
+    };
+    let more_bytes: u64 = rooms.filter(is_told).map(|room| room.more_bytes).sum();
     let command = format!("holdfast device grow {}", path.display());
     json!({ "more_bytes": more_bytes, "command": command })
 }

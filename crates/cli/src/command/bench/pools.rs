@@ -236,6 +236,7 @@ impl Pools {
             devices: vec![device.clone()],
             groups: vec![crate::backend::GroupToMake::single()],
             size_bytes: Some(pool_bytes),
+            uses_all: false,
             fragment_bytes: 4096,
             block_bytes: 16_384,
             group_bytes: None,
