@@ -8,7 +8,9 @@ use std::path::Path;
 
 use crate::output::printable;
 
-pub(crate) use kernel::{file_behind, kernel_claims, kernel_uses, mount_from};
+pub(crate) use kernel::{
+    file_behind, is_below_another, is_one_device, kernel_claims, kernel_uses, mount_from,
+};
 
 /// Holders that are named; of more the first.
 const NAMED_MAX: usize = 4;

@@ -13,6 +13,7 @@ mod members;
 pub(crate) mod moves;
 mod neighbours;
 mod quota;
+mod search;
 mod shares;
 mod torture;
 mod transfer;
@@ -274,6 +275,7 @@ impl Backend for EngineBackend {
         let OpenOptions { is_read_only, commit_interval, .. } = *options;
         let mode = Mode { is_read_only, commit_interval };
         let mut served = Served::start(path.clone(), found.files, mode, pool);
+        served.reports = found.reports;
         if let Some(name) = &options.fileset {
             let clone = options.clone.as_ref().map(|clone| format!("@{}", clone.as_str()));
             served.fileset = Mutex::new(format!("{name}{}", clone.unwrap_or_default()));
@@ -483,6 +485,8 @@ struct Served {
     mode: Mode,
     pool: Arc<Pool>,
     jobs: Jobs,
+    /// What was found of the pool and is not used.
+    reports: Vec<String>,
     /// The name of the fileset whose files are served.
     fileset: Mutex<String>,
     /// Held shared by each transfer, and by whoever closes the pool alone.
@@ -520,7 +524,8 @@ impl Served {
         });
         let fileset = Mutex::new(ROOT_NAME.to_owned());
         let (transfers, is_closing) = (RwLock::new(()), AtomicBool::new(false));
-        Served { path, files, mode, pool, jobs, fileset, transfers, is_closing }
+        let reports = Vec::new();
+        Served { path, files, mode, pool, jobs, reports, fileset, transfers, is_closing }
     }
 
     /// Looks from now on at what a new device is on too.
@@ -648,7 +653,7 @@ impl OpenPool for Served {
             )
         });
         let warnings = open.chain(devices::away(&status)).chain(devices::lost_journal(&status));
-        let warnings = warnings.chain(renamed);
+        let warnings = warnings.chain(renamed).chain(self.reports.iter().cloned());
         let warnings: Vec<String> = warnings.chain(full).collect();
         let room = growth::room_of(&self.path, &self.pool, &status);
         let mut status = status_of(&status, &health);

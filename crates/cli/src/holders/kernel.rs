@@ -55,6 +55,56 @@ pub(crate) fn file_behind(path: &Path) -> Option<PathBuf> {
     loops(None).into_iter().find(|it| it.number == number).map(|it| it.path)
 }
 
+/// Whether two paths lead to one device: to one file, to one number of a block device, to a loop
+/// device and the file that it shows, or to two ways to one disk.
+pub(crate) fn is_one_device(first: &Path, other: &Path) -> bool {
+    let (Ok(own), Ok(others)) = (fs::metadata(first), fs::metadata(other)) else { return false };
+    let is_block = |stat: &fs::Metadata| stat.file_type().is_block_device();
+    let shown = |device: &fs::Metadata, file: &fs::Metadata, path: &Path| {
+        let whole = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let number = number_of(device.rdev());
+        let mut loops = loops(Some(path)).into_iter().filter(|it| it.number == number);
+        loops
+            .any(|it| (it.start, it.length) == (0, 0) && it.shows((file.dev(), file.ino()), &whole))
+    };
+    match (is_block(&own), is_block(&others)) {
+        (false, false) => (own.dev(), own.ino()) == (others.dev(), others.ino()),
+        (true, false) => shown(&own, &others, other),
+        (false, true) => shown(&others, &own, first),
+        (true, true) => {
+            let disk = disk_of(own.rdev());
+            own.rdev() == others.rdev()
+                || disk.is_some() && disk == disk_of(others.rdev())
+                || show_the_same(first, own.rdev(), others.rdev())
+        }
+    }
+}
+
+/// Whether two loop devices show the same bytes.
+fn show_the_same(path: &Path, first: u64, other: u64) -> bool {
+    let loops = loops(Some(path));
+    let of = |rdev: u64| loops.iter().find(|it| it.number == number_of(rdev));
+    let part = |it: &Loop| (it.start, it.length);
+    of(first).zip(of(other)).is_some_and(|(own, it)| own.is_of_same(it) && part(own) == part(it))
+}
+
+/// Returns the name that a disk has by all ways to it, and which partition of it is meant.
+fn disk_of(rdev: u64) -> Option<(String, String)> {
+    let folder = folder_of(rdev);
+    let part = fs::read_to_string(folder.join("partition")).unwrap_or_default();
+    let disk = if part.is_empty() { folder } else { folder.join("..") };
+    let read = |name: &str| fs::read_to_string(disk.join(name)).ok();
+    let name = read("wwid").or_else(|| read("device/wwid"))?;
+    (!name.trim().is_empty()).then(|| (name.trim().to_owned(), part.trim().to_owned()))
+}
+
+/// Whether another device lies on a block device, as a multipath device does on the ways to its
+/// disk: that one is used then, and this one cannot be.
+pub(crate) fn is_below_another(path: &Path) -> bool {
+    let stat = fs::metadata(path).ok().filter(|stat| stat.file_type().is_block_device());
+    stat.is_some_and(|stat| entries(&folder_of(stat.rdev()).join("holders")).next().is_some())
+}
+
 /// Returns the directory on which `source` is mounted by this program, if what is at `path`, or is
 /// to be made there, lies in it: also what a loop device shows, and by another name.
 pub(crate) fn mount_from(path: &Path, source: &Path) -> Option<PathBuf> {
