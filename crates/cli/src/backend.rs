@@ -15,7 +15,7 @@ use format::members::Layout;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::control::{Answer, Peer, Request};
+use crate::control::{Answer, DeviceFacts, Peer, Request};
 use crate::transfer::{OnBytes, Transfer};
 pub use crate::wiring::moves::Lent;
 
@@ -562,6 +562,13 @@ pub trait Backend {
         members: &Members,
         what: &str,
     ) -> Result<DumpReport, BackendError>;
+
+    /// Returns the devices of a pool by the labels of those that are found, of a pool that cannot be
+    /// opened without the others too.
+    fn listed(&self, device: &Path, members: &Members) -> Result<Vec<DeviceFacts>, BackendError> {
+        let _ = members;
+        Err(BackendError::Missing { device: device.to_owned() })
+    }
 
     /// Explains a file or a place of a pool that is not mounted.
     fn explain(

@@ -54,7 +54,7 @@ use crate::backend::{
     ProveAlphabet, ProveChoice, ProveFinding, ProveOptions, ProveReport, TortureOptions,
     TortureReport,
 };
-use crate::control::{Answer, Peer, Request};
+use crate::control::{Answer, DeviceFacts, Peer, Request};
 use crate::holders::{file_behind, is_held_here, kernel_claims, kernel_uses, lock_holders};
 use crate::transfer::{OnBytes, Transfer};
 
@@ -338,10 +338,22 @@ impl Backend for EngineBackend {
             option: "WHAT",
             reason: error.to_string(),
         })?;
-        let device = members::to_read(path, members, to_read())?.device;
+        let device: SharedDevice = match target {
+            // The label is of the device that is named, whatever became of the others.
+            inspect::dump::Target::Superblock(_) => open_device_with(path, to_read())?,
+            inspect::dump::Target::Journal
+            | inspect::dump::Target::Page(_)
+            | inspect::dump::Target::DeviceByte(_) => {
+                members::to_read(path, members, to_read())?.device
+            }
+        };
         let text = inspect::dump::dump(&device, target).map_err(|error| failed(path, error))?;
         let value = json!({ "what": what, "text": text });
         Ok(DumpReport { text, value })
+    }
+
+    fn listed(&self, path: &Path, members: &Members) -> Result<Vec<DeviceFacts>, BackendError> {
+        members::listed(path, members, to_read())
     }
 
     fn explain(

@@ -99,7 +99,8 @@ pub enum MembersError {
     /// More members of a raid5 are away than its parity is for.
     #[error(
         "a raid5 does without one device, and more are not there or have missed \
-         writes: {missing}. Attach them, or name where they are with --member PATH"
+         writes: {missing}. Attach them, or name where they are with --member PATH; if they are \
+         gone for good, --accept-missing together with -o ro shows what is left"
     )]
     TooManyAway {
         /// The paths of those that are away.
@@ -239,7 +240,7 @@ pub(crate) struct Believed {
 /// See [`MembersError`]. Nothing may be written then.
 pub(crate) fn believe(found: &[Found], accepts_missing: bool) -> Result<Believed, MembersError> {
     let by = |found: &[Found], begun| {
-        let judged = judge(found)?;
+        let judged = judge_within(found, accepts_missing)?;
         let label = found.get(judged.newest).ok_or(MembersError::Nothing)?.label.clone();
         if !accepts_missing {
             check_enough(&judged, &label)?;
@@ -289,6 +290,12 @@ fn begun_in_vain(found: &[Found], refused: &MembersError) -> Option<Superblock> 
 ///
 /// See [`MembersError`]. Nothing may be written then.
 pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
+    judge_within(found, false)
+}
+
+/// As [`judge`], but that a raid5 may lack more than its parity is for where the user accepts that
+/// data is missing (MJ6).
+fn judge_within(found: &[Found], accepts_missing: bool) -> Result<Judged, MembersError> {
     let any = found.first().ok_or(MembersError::Nothing)?;
     let Some((newest, first)) = newest_of(found) else {
         return Err(MembersError::OnlySpares { device: any.name.clone() });
@@ -350,7 +357,12 @@ pub fn judge(found: &[Found]) -> Result<Judged, MembersError> {
     for (layout, own) in disk_groups(&first.label) {
         // Nothing lies on one that its disk group is only getting.
         let own: Slots = own.iter().filter(|slot| Some(*slot) != coming).collect();
-        check_group(layout, &own, table, &judged.slots)?;
+        let checked = check_group(layout, &own, table, &judged.slots);
+        let has_some = own.pick(&judged.slots).any(|slot| matches!(slot, Slot::Current(_)));
+        match checked {
+            Err(MembersError::TooManyAway { .. }) if accepts_missing && has_some => {}
+            checked => checked?,
+        }
     }
     Ok(judged)
 }

@@ -13,9 +13,10 @@ use self::chosen::{Chosen, Unknown};
 use super::controlled::{Controlled, Opener};
 use crate::args::device::{DeviceArgs, DeviceCommand, Joining};
 use crate::backend::Backend;
-use crate::control::device::the_one;
+use crate::control::device::the_one_here;
 use crate::control::{Answer, DeviceFacts, GrownFacts, JobFacts, NewGroup, Request};
 use crate::exit;
+use crate::named::Named;
 use crate::output::{Output, printable};
 use crate::patience::Patience;
 use crate::size::ByteSize;
@@ -37,9 +38,35 @@ const TAKING_OUT: &str = "taking a device out ";
 pub(crate) fn run(args: &DeviceArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let is_change = !matches!(args.command, DeviceCommand::List { .. });
     let opener = Opener { backend, members: &args.members };
-    let at = Controlled::find(args.command.pool(), opener, is_change)?;
+    let at = match (Controlled::find(args.command.pool(), opener, is_change), &args.command) {
+        (Err(refused), DeviceCommand::List { pool, devices: names }) => {
+            return list_by_labels((pool, names), opener, refused, output);
+        }
+        (at, _) => at?,
+    };
     let done = done(&at, &args.command, output);
     at.finish(done)?;
+    Ok(exit::DONE)
+}
+
+/// Shows what labels tell of a pool that cannot be opened, which `refused` says why.
+fn list_by_labels(
+    (pool, names): (&Path, &[String]),
+    opener: Opener<'_>,
+    refused: anyhow::Error,
+    output: &Output,
+) -> anyhow::Result<u8> {
+    let listed = Named::of(pool).ok().and_then(|named| named.device().ok());
+    let listed = listed.and_then(|path| opener.backend.listed(&path, &opener.members.hints()).ok());
+    // Of one device the refusal says more.
+    let Some(all) = listed.filter(|all| all.len() > 1 && names.is_empty()) else {
+        return Err(refused);
+    };
+    let has_groups = all.iter().any(|device| device.group > 0);
+    for device in all {
+        output.fact(&line_of(&device, has_groups), &json!(device));
+    }
+    output.remark(&format!("Warning: by the labels alone, for the pool is not open: {refused}"));
     Ok(exit::DONE)
 }
 

@@ -170,7 +170,8 @@ impl Search {
     fn is_home(&self) -> bool {
         let id = self.first.device_id();
         let own = self.first.members.iter().find(|member| member.id == id);
-        own.is_none_or(|own| is_one_device(path_of(&own.path), &self.first_path))
+        let is_there = |path: &[u8]| is_one_device(path_of(path), &self.first_path);
+        own.is_none_or(|own| own.path.is_empty() || is_there(&own.path))
     }
 
     /// Whether a member or spare is neither found nor among `candidates`.

@@ -15,6 +15,7 @@ mod device;
 mod devices;
 mod elsewhere;
 mod filesets;
+mod found;
 mod groups;
 mod growth;
 mod handles;

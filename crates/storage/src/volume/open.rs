@@ -92,9 +92,13 @@ impl Volume {
         let coming = superblock.coming_slot().map(|(_, slot)| slot);
         let is_away = |slot: &usize| slots.get(*slot).is_none_or(|it| it.readable().is_none());
         let is_lost = |slot: &usize| Some(*slot) != coming && is_away(slot);
+        let lost_of = |(layout, own): (Layout, &Slots)| -> Vec<usize> {
+            let away: Vec<usize> = own.iter().filter(is_lost).collect();
+            let spared = spared_by(layout).unwrap_or(usize::MAX);
+            if away.len() > spared { away } else { Vec::new() }
+        };
         let lost = members::disk_groups(superblock)
-            .filter(|(layout, _)| matches!(layout, Layout::Stripe { .. }))
-            .flat_map(|(_, own)| own.iter().filter(is_lost))
+            .flat_map(lost_of)
             .filter_map(|slot| superblock.members.get(slot));
         let lost = members::paths_of(lost);
         (!lost.is_empty()).then_some(lost)
@@ -232,6 +236,16 @@ pub(super) fn needed_of(layout: Layout, width: usize) -> usize {
     }
 }
 
+/// Returns how many members of a layout may be away before data is nowhere; `None`: with any that
+/// it cannot do without the pool is refused.
+fn spared_by(layout: Layout) -> Option<usize> {
+    match layout {
+        Layout::Single | Layout::Mirror | Layout::RoundRobin => None,
+        Layout::Stripe { .. } => Some(0),
+        Layout::Raid5 { .. } => Some(1),
+    }
+}
+
 /// Puts the layout of a disk group over its members: of the main one, or of another.
 ///
 /// # Errors
@@ -269,9 +283,9 @@ pub(super) fn layout_over(
     let is_away = |(own, slot): (usize, &Slot)| {
         Some(own) != coming && slot.state != MemberState::Gone && slot.writable().is_none()
     };
-    let is_short =
-        set.view().iter().enumerate().any(is_away) && !planted::is(Planted::LackingPoolWritten);
-    info.is_read_only |= is_short && matches!(layout, Layout::Stripe { .. });
+    let away = set.view().iter().enumerate().filter(|slot| is_away(*slot)).count();
+    let is_short = spared_by(layout).is_some_and(|spared| away > spared);
+    info.is_read_only |= is_short && !planted::is(Planted::LackingPoolWritten);
     match (layout, stripe) {
         (Layout::Mirror, _) if geometry.fragment_bytes() != to_u64(PAGE_BYTES) => {
             Err(not("a mirror of fragments smaller than 4 KiB"))
