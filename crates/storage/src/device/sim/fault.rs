@@ -1,5 +1,6 @@
 //! What goes wrong on a simulated device, and when.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -91,7 +92,44 @@ pub enum Fault {
         /// Which.
         nth: u64,
     },
+    /// From the `nth` write on, writes and discards of this extent are answered `Ok` and not
+    /// stored, whatever is flushed: a cache that lies, a virtual disk that is put back to a
+    /// snapshot while it is in use. Lasts over [`super::SimDevice::reboot`]. Writes that are late
+    /// or fail are not meant.
+    StopsStoring {
+        /// Which.
+        nth: u64,
+        /// What is not stored.
+        extent: StoppedExtent,
+        /// What reads return of it.
+        reads: StoppedReads,
+    },
 }
+
+/// What a device no longer stores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoppedExtent {
+    /// Everything, labels too.
+    All,
+    /// Pages of metadata, LSN pages among them; labels, journal and data are stored.
+    Metadata,
+    /// A range of the device in bytes, of whole pages.
+    Range(Range<u64>),
+}
+
+/// What reads return of writes that are not stored, until the device is opened again. Both occur,
+/// and differ for the engine: what it reads back after a write may be right while the medium never
+/// had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoppedReads {
+    /// What was stored before.
+    Old,
+    /// What was written.
+    Written,
+}
+
+/// What of a write is not stored, and what reads return of it.
+pub(super) type Unstored = (Range<u64>, StoppedReads);
 
 /// The faults of one life of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -233,10 +271,36 @@ impl FaultPlan {
                 | Fault::BadSector { .. }
                 | Fault::NoRoom { .. }
                 | Fault::Full { .. }
-                | Fault::CutPower { .. } => {}
+                | Fault::CutPower { .. }
+                | Fault::StopsStoring { .. } => {}
             }
         }
         WriteFate::Lands { offset }
+    }
+
+    /// Returns what of the write `index`, or of a discard before it, is not stored.
+    pub(super) fn unstored(&self, index: u64, purpose: Purpose) -> Option<Unstored> {
+        self.faults.iter().find_map(|fault| {
+            let Fault::StopsStoring { nth, extent, reads } = fault else { return None };
+            let range = match extent {
+                StoppedExtent::All => 0..u64::MAX,
+                StoppedExtent::Metadata if purpose == Purpose::Home => 0..u64::MAX,
+                StoppedExtent::Metadata => return None,
+                StoppedExtent::Range(range) => range.clone(),
+            };
+            (*nth <= index).then_some((range, *reads))
+        })
+    }
+
+    /// Returns what is left of the plan when the power is back after `writes_begun` writes.
+    pub(super) fn after_reboot(&self, writes_begun: u64) -> FaultPlan {
+        let lasting = self.faults.iter().filter_map(|fault| match fault {
+            Fault::StopsStoring { nth, extent, reads } if *nth <= writes_begun => {
+                Some(Fault::StopsStoring { nth: 0, extent: extent.clone(), reads: *reads })
+            }
+            _ => None,
+        });
+        FaultPlan { faults: lasting.collect() }
     }
 
     /// Returns the bits that turn over before the request `index`: offset and mask.

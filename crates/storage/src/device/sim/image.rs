@@ -55,6 +55,11 @@ impl SharedPage {
         Some(SharedPage { page, node: Arc::new(Node::Page { bytes: Box::new(*bytes), hash }) })
     }
 
+    /// First byte on the device.
+    pub(super) fn offset(&self) -> u64 {
+        self.page * to_u64(PAGE_BYTES)
+    }
+
     pub(super) fn bytes(&self) -> &[u8] {
         match &*self.node {
             Node::Page { bytes, .. } => &bytes[..],

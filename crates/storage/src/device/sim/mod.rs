@@ -28,7 +28,7 @@ mod volatile;
 #[cfg(test)]
 mod tests;
 
-pub use fault::{Fault, FaultPlan, PowerSupply};
+pub use fault::{Fault, FaultPlan, PowerSupply, StoppedExtent, StoppedReads};
 pub use image::Image;
 pub use model::{CHANNELS_MAX, DiskModel};
 pub use recording::{CrashImage, CrashPoint, Event, Images, Points, Recording, Strategy, Timeline};
@@ -49,7 +49,7 @@ use super::{
 };
 use crate::convert::{to_u64, to_usize};
 use crate::counters::{IoCounters, IoCounts};
-use fault::{Timing, WriteFate};
+use fault::{Timing, Unstored, WriteFate};
 use late::{Effect, LateEffects};
 use model::Disk;
 use runtime::prng::Prng;
@@ -239,10 +239,11 @@ impl SimDevice {
         self.shared.state.lock().cache.crash(prng)
     }
 
-    /// Returns what is read now: what an orderly end would leave.
+    /// Returns what an orderly end would leave: what is read now, but for writes that are not stored
+    /// ([`Fault::StopsStoring`]).
     #[must_use]
     pub fn image(&self) -> Image {
-        self.shared.state.lock().cache.seen().clone()
+        self.shared.state.lock().cache.stored()
     }
 
     /// Returns what no power cut can take away.
@@ -251,11 +252,16 @@ impl SimDevice {
         self.shared.state.lock().cache.durable().clone()
     }
 
-    /// Returns the device after a power cut now, with the power back and no faults planned.
+    /// Returns the device after a power cut now, with the power back and no faults planned; one that
+    /// had stopped storing goes on so ([`Fault::StopsStoring`]).
     #[must_use]
     pub fn reboot(&self, prng: &mut Prng) -> Arc<SimDevice> {
+        let faults = {
+            let state = self.shared.state.lock();
+            state.faults.after_reboot(state.begun[RequestKind::Write.index()])
+        };
         let options = SimOptions {
-            faults: FaultPlan::none(),
+            faults,
             power: PowerSupply::new(),
             end_bytes: Some(self.shared.end_bytes.load(Ordering::SeqCst)),
             seed: prng.next_u64(),
@@ -369,9 +375,31 @@ impl State {
     }
 
     fn take_write(&mut self, offset: u64, data: &[SharedBytes]) -> u64 {
-        let write = Arc::new(RecordedWrite::new(offset, data));
+        self.store(RecordedWrite::new(offset, data))
+    }
+
+    fn store(&mut self, write: RecordedWrite) -> u64 {
+        let write = Arc::new(write);
         self.record(|| Event::Submitted(Arc::clone(&write)));
         self.cache.write(&write)
+    }
+
+    /// Takes a write of which a part may not be stored; returns its number, `None` if nothing is.
+    fn take_stored(
+        &mut self,
+        unstored: Option<Unstored>,
+        offset: u64,
+        data: &[SharedBytes],
+    ) -> Option<u64> {
+        let mut write = RecordedWrite::new(offset, data);
+        if let Some((range, reads)) = unstored {
+            let lost = write.take_out(&range);
+            self.harm.lies += u64::from(!lost.is_empty());
+            if reads == StoppedReads::Written {
+                self.cache.show(&lost);
+            }
+        }
+        (!write.is_empty()).then(|| self.store(write))
     }
 
     fn answer_write(&mut self, id: u64) {
@@ -535,7 +563,7 @@ impl Shared {
                 (answer_ns, self.begin_flush(state, fails))
             }
             Operation::Discard { .. } => {
-                (now_ns, self.begin_discard(state, fails, offset, length_bytes))
+                (now_ns, self.begin_discard(state, (fails, purpose), offset, length_bytes))
             }
         }
     }
@@ -566,9 +594,10 @@ impl Shared {
                 state.harm.lies += u64::from(landed != offset);
                 let offset = landed;
                 let end = self.info().size_bytes - length_bytes;
-                let id = state.take_write(offset.min(end), data);
+                let unstored = state.faults.unstored(index, of_purpose.0);
+                let id = state.take_stored(unstored, offset.min(end), data);
                 self.cut_power_if_planned(state);
-                Outcome::Write(Some(id))
+                Outcome::Write(id)
             }
             WriteFate::IsLost => {
                 state.harm.lies += 1;
@@ -610,7 +639,7 @@ impl Shared {
     fn begin_discard(
         &self,
         state: &mut State,
-        fails: bool,
+        (fails, purpose): (bool, Purpose),
         offset: u64,
         length_bytes: u64,
     ) -> Outcome {
@@ -629,7 +658,8 @@ impl Shared {
             SharedBytes::new(Arc::clone(&junk), 0..end)
         });
         let pieces: Vec<SharedBytes> = pieces.collect();
-        Outcome::Write(Some(state.take_write(offset, &pieces)))
+        let unstored = state.faults.unstored(state.begun[RequestKind::Write.index()], purpose);
+        Outcome::Write(state.take_stored(unstored, offset, &pieces))
     }
 
     fn cut_power_if_planned(&self, state: &State) {

@@ -597,3 +597,98 @@ fn late_and_hanging_requests_expire_and_late_ones_take_effect() {
     device.advance_ns(DELAY_NS);
     assert_eq!(device.durable_image().content_hash(), device.image().content_hash());
 }
+
+/// Opens a device of which the first eight pages hold 1, and that stores nothing of `extent` from
+/// the second write on.
+fn stops(extent: StoppedExtent, reads: StoppedReads) -> Arc<SimDevice> {
+    let mut image = Image::blank(SIZE);
+    (0..8).for_each(|page| image.write(page * 4096, &[1; 4096]));
+    let faults = FaultPlan::none().with(Fault::StopsStoring { nth: 1, extent, reads });
+    SimDevice::open(image, SimOptions { faults, is_recorded: true, ..SimOptions::default() })
+}
+
+fn first_bytes(image: &Image) -> Vec<u8> {
+    let byte = |page: u64| {
+        let mut byte = [0];
+        image.read(page * 4096, &mut byte);
+        byte[0]
+    };
+    (0..8).map(byte).collect()
+}
+
+fn read_bytes(device: &SimDevice) -> Vec<u8> {
+    let read = |page: u64| device.read(Purpose::Data, page * 4096, 4096).expect("it reads")[0];
+    (0..8).map(read).collect()
+}
+
+/// Goal: from a moment on nothing of an extent is stored, though all is answered and flushed; the
+/// rest is. What is read before the device is opened again is as chosen.
+#[test]
+fn a_device_that_stopped_storing_answers_and_keeps_what_it_had() {
+    let cases = [
+        (StoppedExtent::All, Purpose::Home, [2, 1, 1, 1, 1, 1, 1, 1]),
+        (StoppedExtent::Metadata, Purpose::Home, [2, 1, 1, 1, 1, 1, 1, 1]),
+        (StoppedExtent::Metadata, Purpose::Superblock, [2, 1, 3, 3, 3, 3, 3, 1]),
+        (StoppedExtent::Range(3 * 4096..5 * 4096), Purpose::Data, [2, 1, 3, 1, 1, 3, 3, 1]),
+    ];
+    for (extent, purpose, left) in cases {
+        for reads in [StoppedReads::Old, StoppedReads::Written] {
+            let what = format!("{extent:?} {purpose:?} {reads:?}");
+            let device = stops(extent.clone(), reads);
+            let ones = |value, pages: usize| AlignedBuffer::copy_of(&vec![value; pages * 4096]);
+            device.write(purpose, 0, ones(2, 1)).expect("it stores yet");
+            device.write(purpose, 2 * 4096, ones(3, 5)).expect("it answers");
+            let written = vec![2, 1, 3, 3, 3, 3, 3, 1];
+            let shown = if reads == StoppedReads::Old { left.to_vec() } else { written.clone() };
+            for is_flushed in [false, true] {
+                assert_eq!(read_bytes(&device), shown, "{what}");
+                assert_eq!(first_bytes(&device.image()), left, "{what}");
+                if !is_flushed {
+                    device.flush(purpose).expect("it answers");
+                }
+            }
+            assert_eq!(first_bytes(&device.durable_image()), left, "{what}");
+            let recorded = device.recording().point_at(u64::MAX).durable().clone();
+            assert_eq!(first_bytes(&recorded), left, "{what}");
+            assert_eq!(device.harm().lies, u64::from(left != written[..]), "{what}");
+
+            let again = device.reboot(&mut Prng::from_seed(1));
+            assert_eq!(read_bytes(&again), left, "{what}: it goes on");
+            again.write(purpose, 3 * 4096, ones(4, 1)).expect("it answers");
+            again.flush(purpose).expect("it answers");
+            let is_stored = left[3] == 3;
+            assert_eq!(first_bytes(&again.image())[3] == 4, is_stored, "{what}");
+        }
+    }
+}
+
+/// Goal: a write that is stored in part is torn by a power cut in what is stored alone.
+#[test]
+fn what_is_not_stored_is_in_no_image_of_a_power_cut() {
+    let mut torn = 0;
+    for seed in 0..200 {
+        let device = stops(StoppedExtent::Range(3 * 4096..5 * 4096), StoppedReads::Written);
+        device.write(Purpose::Data, 0, AlignedBuffer::copy_of(&[1; 4096])).expect("it answers");
+        let data = AlignedBuffer::copy_of(&[2; 5 * 4096]);
+        device.write(Purpose::Data, 2 * 4096, data).expect("it answers");
+        let left = first_bytes(&device.crash_image(&mut Prng::from_seed(seed)));
+        assert_eq!((left[3], left[4]), (1, 1), "seed {seed}");
+        torn += u64::from(left[2] != left[6]);
+    }
+    assert!(torn > 10, "{torn}");
+}
+
+/// Goal: a discard on a device that stores nothing changes nothing.
+#[test]
+fn a_discard_is_not_stored_either() {
+    for seed in 0..20 {
+        let device = stops(StoppedExtent::All, StoppedReads::Old);
+        device.write(Purpose::Data, 0, AlignedBuffer::copy_of(&[1; 4096])).expect("it answers");
+        let before = device.image().content_hash();
+        for _ in 0..=seed {
+            let discard = Operation::Discard { offset: 4096, length_bytes: 4096 };
+            device.submit(Purpose::Data, discard).wait().expect("it answers");
+        }
+        assert_eq!(device.image().content_hash(), before, "seed {seed}");
+    }
+}

@@ -6,7 +6,8 @@
 //!   was answered, and only when that flush is answered; or when it is answered that was to be
 //!   written through.
 //! - VC2: `seen` is `durable` with every cached write on top, in the order of submission, so a read
-//!   returns what the last write put there.
+//!   returns what the last write put there, stored or not.
+//! - VC3: A write that is not stored is in `seen` alone, until the device is opened again.
 //!
 //! # Crashes
 //!
@@ -14,6 +15,7 @@
 //! or what any of the cached writes put there. No order among cached writes is kept.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::image::{Image, SharedPage, pages_of};
@@ -27,7 +29,7 @@ pub struct RecordedWrite {
     /// First byte on the device.
     pub offset: u64,
     length_bytes: u64,
-    /// In order, without a gap.
+    /// In order; without a gap, but for what is not stored.
     parts: Vec<Part>,
 }
 
@@ -45,6 +47,14 @@ impl Part {
         match self {
             Part::Page(page) => page.bytes(),
             Part::Sectors(_, bytes) => bytes,
+        }
+    }
+
+    /// First byte on the device.
+    fn offset(&self) -> u64 {
+        match self {
+            Part::Page(page) => page.offset(),
+            Part::Sectors(offset, _) => *offset,
         }
     }
 
@@ -114,6 +124,16 @@ impl RecordedWrite {
         RecordedWrite { offset, length_bytes: end - offset, parts }
     }
 
+    /// Takes out and returns what lies in `range`, in whole pages of the device.
+    pub(super) fn take_out(&mut self, range: &Range<u64>) -> RecordedWrite {
+        let parts = self.parts.extract_if(.., |part| range.contains(&part.offset())).collect();
+        RecordedWrite { offset: self.offset, length_bytes: self.length_bytes, parts }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
     /// Returns how many bytes were written.
     #[must_use]
     pub fn length_bytes(&self) -> u64 {
@@ -143,15 +163,14 @@ impl RecordedWrite {
     }
 
     fn apply_torn(&self, image: &mut Image, survivors: &[bool], sector_bytes: usize) {
-        let (mut offset, mut rest) = (self.offset, survivors);
         for part in &self.parts {
-            let (here, behind) = rest.split_at(part.bytes().len() / sector_bytes);
+            let start = to_usize(part.offset() - self.offset) / sector_bytes;
+            let here = &survivors[start..start + part.bytes().len() / sector_bytes];
             if here.iter().all(|&survives| survives) {
                 part.put_into(image);
             } else if here.contains(&true) {
-                image.write_sectors(offset, part.bytes(), here);
+                image.write_sectors(part.offset(), part.bytes(), here);
             }
-            (offset, rest) = (offset + to_u64(part.bytes().len()), behind);
         }
     }
 }
@@ -170,12 +189,33 @@ pub(super) struct WriteCache {
     cached: BTreeMap<u64, CachedWrite>,
     next_id: u64,
     sector_bytes: u64,
+    /// Whether `seen` has writes that are not stored.
+    shows_unstored: bool,
 }
 
 impl WriteCache {
     pub(super) fn new(image: Image, sector_bytes: u64) -> WriteCache {
         let (cached, next_id) = (BTreeMap::new(), 0);
-        WriteCache { durable: image.clone(), seen: image, cached, next_id, sector_bytes }
+        let (durable, shows_unstored) = (image.clone(), false);
+        WriteCache { durable, seen: image, cached, next_id, sector_bytes, shows_unstored }
+    }
+
+    /// Shows a write that is not stored.
+    pub(super) fn show(&mut self, write: &RecordedWrite) {
+        write.apply(&mut self.seen, Keep::All, self.sector_bytes);
+        self.shows_unstored |= !write.is_empty();
+    }
+
+    /// Returns what is seen of what is stored.
+    pub(super) fn stored(&self) -> Image {
+        if !self.shows_unstored {
+            return self.seen.clone();
+        }
+        let mut image = self.durable.clone();
+        for cached in self.cached.values() {
+            cached.write.apply(&mut image, Keep::All, self.sector_bytes);
+        }
+        image
     }
 
     pub(super) fn seen(&self) -> &Image {
@@ -223,7 +263,7 @@ impl WriteCache {
                 cached.write.apply(&mut self.durable, Keep::All, self.sector_bytes);
             }
         }
-        if self.cached.is_empty() {
+        if self.cached.is_empty() && !self.shows_unstored {
             // Equal now, and sharing their pages again. (Not equal if writes to one place were in
             // flight together, or bits turned over below a cached write: then what lasts is seen.)
             self.seen = self.durable.clone();
