@@ -44,6 +44,7 @@ mod set;
 mod skeleton;
 mod spares;
 mod stale;
+mod stopped_storing;
 mod stripe;
 mod torture;
 mod unread;
