@@ -263,7 +263,7 @@ fn what_cannot_have_the_metadata_is_refused() {
     let error = pool
         .add_disk_group(&for_all(&devices, (Layout::Single, ALL), &[3]))
         .expect_err("a device is away");
-    assert!(error.to_string().contains("bring it back or replace it first"), "{error}");
+    assert!(error.to_string().contains("bring it back (`holdfast device online`)"), "{error}");
     let found = groups(&pool);
     assert_eq!((main_of(&pool), found.len()), (0, 3), "it was added, and is not the main one");
     pool.remove_disk_group(2).expect("it is empty");

@@ -1,15 +1,17 @@
 //! Scrub of a pool in stripes: blocks, parity and both copies of pages, and nothing made to match
 //! what is bad.
 
+use std::sync::{Arc, Mutex};
+
 use engine::{Pool, ScrubReport};
 use runtime::prng::Prng;
 use storage::device::RequestKind;
-use storage::device::sim::{Fault, FaultPlan, Image};
+use storage::device::sim::{Fault, FaultPlan, Image, SimDevice};
 use storage::pool::read_superblock;
 
 use super::raid5::{MEMBER_BYTES, all_but, content, new_raid5};
-use super::rebuild::open;
-use super::{Devices, NOTHING, get, put, reopened, unmended};
+use super::rebuild::{finish, open};
+use super::{Devices, NOTHING, devices_of, get, put, reopened, unmended};
 
 const FILES: u8 = 14;
 
@@ -146,4 +148,119 @@ fn parity_is_never_made_to_match_what_is_bad() {
     let found = scrub(&pool);
     assert_eq!(unmended(&found), NOTHING, "{found:?}");
     verify(&pool, "rebuilt from a parity that was left alone");
+}
+
+/// Rots pages of a member, data, parity and metadata alike: those at `step` bytes from each other.
+fn rot_pages(device: &SimDevice, groups_offset: u64, step: usize) {
+    for offset in (groups_offset..MEMBER_BYTES - (128 << 10)).step_by(step) {
+        device.rot(offset + 77, 4);
+    }
+}
+
+/// Goal: without a member a scrub that is asked for looks at what can be looked at, finds nothing
+/// where nothing is bad, and tells what it compared with nothing, and for which device. What is bad
+/// on another member is told as not read, by path: the one that is away may have it. When that is
+/// back another scrub makes all whole.
+#[test]
+fn without_a_member_what_can_be_looked_at_is_and_the_rest_is_told() {
+    let count = 4;
+    let devices = filled(count);
+    let (away, rotten) = (1, 2);
+    let left = reopened(&devices, &all_but(count, away));
+    let pool = open(&left).expect("all but one are enough");
+    let clean = scrub(&pool);
+    assert_eq!((clean.repaired, unmended(&clean), clean.parities), (0, NOTHING, 0), "{clean:?}");
+    assert!(clean.uncompared_bytes > u64::from(FILES) * 50_000, "{clean:?}");
+    assert!(matches!(&clean.away[..], [device] if device.contains("slot 1")), "{clean:?}");
+    let groups = pool.status().geometry.groups_offset;
+    // The one behind those that are there is in slot 2 with all of them.
+    rot_pages(&left[rotten - 1], groups, 3 * 4096);
+    let found = scrub(&pool);
+    assert!(found.unread > 0 && unmended(&found) == (0, found.unread, 0), "{found:?}");
+    assert!(found.repaired > 0, "pages of metadata have their copies elsewhere: {found:?}");
+    assert!(found.names.iter().any(|name| name.contains("/file")), "{found:?}");
+    assert_eq!(found.parities, 0, "{found:?}");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    let mut back = reopened(&left, &[0, 1, 2]);
+    back.insert(away, reopened(&devices, &[away]).remove(0));
+    let back = devices_of(back.iter().map(|device| device.image()).collect());
+    let pool = open(&back).expect("all are there");
+    finish(&pool);
+    let found = scrub(&pool);
+    assert_eq!((unmended(&found), found.uncompared_bytes), (NOTHING, 0), "{found:?}");
+    assert_eq!(found.away, [""; 0], "{found:?}");
+    verify(&pool, "the member that was away had it");
+}
+
+/// Goal: a scrub that began with all members and lost one goes on without it when it is asked for
+/// again, and not by itself.
+#[test]
+fn a_scrub_that_waits_for_a_member_goes_on_without_it_when_it_is_asked_for() {
+    let count = 4;
+    let devices = filled(count);
+    let pool = open(&devices).expect("all are there");
+    assert!(pool.scrub().expect("there are several"));
+    pool.tick().expect("nothing fails");
+    pool.fail_member(1).expect("the others have all");
+    (0..50).for_each(|_| pool.tick().expect("nothing fails"));
+    let waits = pool.scrub_report().expect("one was begun");
+    assert!(!waits.is_done && waits.waits.is_some(), "{waits:?}");
+    assert!(!pool.scrub().expect("it is under way"));
+    (0..200).for_each(|_| pool.tick().expect("nothing fails"));
+    let found = pool.scrub_report().expect("one was begun");
+    assert!(found.is_done && found.uncompared_bytes > 0, "{found:?}");
+    assert_eq!(unmended(&found), NOTHING, "{found:?}");
+}
+
+/// Keeps the warnings and errors of a thread.
+#[derive(Default)]
+struct Lines(Mutex<Vec<String>>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+    fn new_span(&self, _span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _span: &tracing::span::Id, _values: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _span: &tracing::span::Id, _follows: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0 += &format!("{}={value:?} ", field.name());
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().expect("nobody panicked").push(text.0);
+    }
+    fn enter(&self, _span: &tracing::span::Id) {}
+    fn exit(&self, _span: &tracing::span::Id) {}
+}
+
+/// Goal: what a scrub writes again is one line of the log, with counts and the device, however much
+/// it is; and the device has errors from then on, until they are cleared.
+#[test]
+fn what_a_scrub_finds_is_one_line_of_the_log() {
+    let devices = filled(4);
+    let pool = open(&devices).expect("it was closed");
+    let groups = pool.status().geometry.groups_offset;
+    rot_pages(&devices[2], groups, 4096);
+    let lines = Arc::new(Lines::default());
+    let found = tracing::subscriber::with_default(Arc::clone(&lines), || scrub(&pool));
+    assert!(found.repaired > 20 && unmended(&found) == NOTHING, "{found:?}");
+    let lines = lines.0.lock().expect("nobody panicked").clone();
+    let told: Vec<&String> = lines.iter().filter(|line| line.contains("a scrub has")).collect();
+    let [line] = told[..] else { panic!("{lines:?}") };
+    let repaired = format!("repaired={} ", found.repaired);
+    assert!(line.contains(&repaired) && line.contains("slot 2"), "{line}");
+    // Others may read meanwhile, and mend what they meet.
+    assert!(lines.len() < 10, "{lines:?}");
+    let errors = |slot: usize| pool.members()[slot].counts.checksum_errors;
+    assert!(errors(2) > 20 && errors(1) == 0);
+    pool.clear_errors(Some(2));
+    assert_eq!(errors(2), 0);
 }

@@ -418,3 +418,27 @@ fn a_change_that_no_label_tells_of_stops_the_pool() {
         assert!(matches!(refused, FsError::ReadOnly { .. }), "{what}: {refused}");
     }
 }
+
+/// Goal: a device that fails is told with why, and with the spare that took its place, also when
+/// that has all and the pool is whole again; until an administrator clears it.
+#[test]
+fn a_device_that_failed_is_told_after_a_spare_has_its_place() {
+    let devices = with_blank(&new_raid5(4), &[MEMBER_BYTES]);
+    let pool = open(&devices[..4]).expect("all are there");
+    add(&pool, &devices[4], SPARE).expect("it fits");
+    assert_eq!(pool.status().failures, []);
+    break_writes(&devices[1], 0);
+    write(&pool, 1);
+    pool.checkpoint().expect("the others take it");
+    for _ in 0..200 {
+        pool.tick().expect("nothing fails");
+    }
+    assert_eq!(states(&pool), [MemberState::Online; 4]);
+    let failures = pool.status().failures;
+    let [failure] = &failures[..] else { panic!("{failures:?}") };
+    assert_eq!((failure.slot, &*failure.device), (1, "/sim/d1"));
+    assert_eq!(failure.replaced_by.as_deref(), Some("/sim/d4"));
+    assert!(failure.cause.contains("/sim/d1"), "{failure:?}");
+    pool.clear_errors(Some(1));
+    assert_eq!(pool.status().failures, []);
+}

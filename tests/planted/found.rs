@@ -457,6 +457,17 @@ pub(crate) const FOUND: &[Row] = &[
     ("OldEndLeft", "members", "longer::a_device_that_is_cut_again_is_refused"),
     ("LostPageIsUnused", "members", "scrub::a_page_of_metadata_that_nobody_gives_is_told"),
     (
+        "UncomparedNotCounted",
+        "members",
+        "raid5_scrub::without_a_member_what_can_be_looked_at_is_and_the_rest_is_told",
+    ),
+    ("EachMendTold", "members", "raid5_scrub::what_a_scrub_finds_is_one_line_of_the_log"),
+    (
+        "SpareHidesFailure",
+        "members",
+        "spares::a_device_that_failed_is_told_after_a_spare_has_its_place",
+    ),
+    (
         "EarlierLifeBelieved",
         "members",
         "scrub_lives::what_segments_held_before_is_no_damage_of_a_raid5",

@@ -21,6 +21,9 @@ pub use crate::wiring::moves::Lent;
 
 /// Health of a pool that goes on without a member, and has no other trouble.
 pub(crate) const DEGRADED: &str = "degraded";
+/// Health of a pool of which a scrub has found what no copy verifies, and that has no other
+/// trouble: until another scrub finds all whole.
+pub(crate) const DAMAGED: &str = "damaged: a scrub found what no copy verifies";
 
 /// Why something was not done. Each message ends with what to do.
 #[derive(Debug, thiserror::Error)]

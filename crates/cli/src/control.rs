@@ -173,6 +173,12 @@ pub enum Request {
         /// Its path, slot or id.
         device: String,
     },
+    /// Count the errors of a device anew, and forget those that failed and were replaced.
+    DeviceClear {
+        /// Its path, slot or id; none: of all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device: Option<String>,
+    },
     /// Put another device in the place of one. A job copies.
     DeviceReplace {
         /// Path, slot or id of the old one.
@@ -686,6 +692,13 @@ pub struct ScrubFacts {
     /// Runs of rows whose parity was written again.
     #[serde(default)]
     pub parities: u64,
+    /// Bytes that were verified by their checksums alone: a device of their raid5 was away, and with
+    /// it their parity or their other copies.
+    #[serde(default)]
+    pub uncompared_bytes: u64,
+    /// Which devices that were.
+    #[serde(default)]
+    pub away: Vec<String>,
     /// Which are lost, or could not be read or written: the first of them, files by their paths.
     #[serde(default)]
     pub names: Vec<String>,
@@ -905,6 +918,7 @@ mod tests {
             Request::CloneUnique { fileset: name(), clone: name() },
             Request::DeviceList {},
             Request::DeviceFail { device: "0".to_owned() },
+            Request::DeviceClear { device: Some("0".to_owned()) },
             Request::DeviceReplace { old: "1".to_owned(), new: "/d".into(), is_forced: true },
             Request::DeviceAttach {
                 beside: "0".to_owned(),

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 
-use crate::backend::DEGRADED;
+use crate::backend::{DAMAGED, DEGRADED};
 use crate::control::{Peer, is_of_many, may_change};
 use crate::mounts::MountSpec;
 use crate::output::printable;
@@ -182,7 +182,7 @@ impl Role {
         let pool = &status["pool"];
         let mut told = nameless("", pool).unwrap_or_else(|| json!({}));
         let health = pool["health"].as_str().unwrap_or_default();
-        let is_plain = health == "ok" || health == DEGRADED;
+        let is_plain = ["ok", DEGRADED, DAMAGED].contains(&health);
         told["health"] = json!(if is_plain { health } else { "failed: ask an administrator" });
         let server = json!({
             "pool": format!("pool {}", pool["pool_id"].as_str().unwrap_or_default()),

@@ -4,6 +4,7 @@ mod blank;
 mod control;
 mod create;
 mod devices;
+mod failures;
 mod figures;
 mod groups;
 mod growth;
@@ -49,10 +50,10 @@ use self::moves::Lent;
 use self::neighbours::ThisMachine;
 use self::transfer::Watched;
 use crate::backend::{
-    Backend, BackendError, CheckReport, CreateOptions, CreateReport, DEGRADED, DefectReport,
-    DumpReport, ExplainStep, ExplainTarget, Members, OnProgress, OpenOptions, OpenPool, Placement,
-    ProveAlphabet, ProveChoice, ProveFinding, ProveOptions, ProveReport, TortureOptions,
-    TortureReport,
+    Backend, BackendError, CheckReport, CreateOptions, CreateReport, DAMAGED, DEGRADED,
+    DefectReport, DumpReport, ExplainStep, ExplainTarget, Members, OnProgress, OpenOptions,
+    OpenPool, Placement, ProveAlphabet, ProveChoice, ProveFinding, ProveOptions, ProveReport,
+    TortureOptions, TortureReport,
 };
 use crate::control::{Answer, DeviceFacts, Peer, Request};
 use crate::holders::{file_behind, is_held_here, kernel_claims, kernel_uses, lock_holders};
@@ -648,7 +649,10 @@ impl OpenPool for Served {
     fn status(&self) -> Value {
         let status = self.pool.status();
         let troubles = self.troubles(&status);
+        let scrub = self.pool.scrub_report();
+        let damage = scrub.as_ref().and_then(devices::damage_of);
         let health = match troubles.as_slice() {
+            [] if damage.is_some() => DAMAGED.to_owned(),
             [] if is_degraded(&status) => DEGRADED.to_owned(),
             [] => "ok".to_owned(),
             troubles => troubles.join("; "),
@@ -664,7 +668,9 @@ impl OpenPool for Served {
                  another from now on, as {other}, in /etc/fstab too"
             )
         });
-        let warnings = open.chain(devices::away(&status)).chain(devices::lost_journal(&status));
+        let warnings = open.chain(damage).chain(devices::away(&status));
+        let warnings = warnings.chain(failures::warnings(&self.path, &status));
+        let warnings = warnings.chain(devices::lost_journal(&status));
         let warnings = warnings.chain(renamed).chain(self.reports.iter().cloned());
         let warnings: Vec<String> = warnings.chain(full).collect();
         let room = growth::room_of(&self.path, &self.pool, &status);

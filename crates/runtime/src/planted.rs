@@ -205,6 +205,9 @@ bugs! {
     LostPageIsUnused: "A scrub takes a page of metadata that no device gives for one of nobody.",
     EarlierLifeBelieved:
         "A scrub takes what lies where no page is in use, or none is home yet, for a page.",
+    EachMendTold: "A scrub tells the log of each block that it writes again.",
+    SpareHidesFailure: "Of a member whose place a spare takes nothing is told.",
+    UncomparedNotCounted: "A scrub with a device away does not tell what it compared with nothing.",
     UnwrittenRowsMended: "A scrub makes parity match rows that nothing was written to since.",
     MetadataKeepsIncarnation: "A segment that comes to hold pages keeps the epoch of its data.",
     LaneOfOlderLabel: "A device that comes to a round-robin has an older label than its others.",

@@ -67,7 +67,7 @@ pub use parity_reads::{ParityReader, ParityReads};
 pub use ranges::{Hold, InFlight};
 pub use reshaping::{Busy, KindOf, Moved, Reshaping, Way};
 pub use returning::ReturnError;
-pub use set::{Change, MemberSet, View};
+pub use set::{Change, MemberFailure, MemberSet, MendsCounted, View};
 pub use slot::{MemberCounts, Slot, Stay};
 pub use spares::{SpareError, TakenSpare};
 pub use striped::RowsKnown;
@@ -299,6 +299,13 @@ impl Volume {
         if let Some(members) = self.members() {
             members.mend_no_more();
         }
+    }
+
+    /// Counts what [`Volume::heal`] writes again, and tells the log nothing of it, until what this
+    /// returns is dropped: for a walk that tells of all together.
+    #[must_use]
+    pub fn count_mends(&self) -> Option<MendsCounted> {
+        self.members().map(|members| members.count_mends())
     }
 
     /// Whether [`Volume::heal`] writes again what is bad.

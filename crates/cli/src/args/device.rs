@@ -60,6 +60,17 @@ pub(crate) enum DeviceCommand {
         #[arg(long)]
         wait: bool,
     },
+    /// Count errors of devices anew, and forget those that failed and were replaced
+    #[command(after_help = "Examples:\n  holdfast device clear d0.hf\n  \
+                            holdfast device clear d0.hf d1.hf\n\n\
+                            A device with errors is a warning in `status` until it is replaced, or \
+                            this says that it is\ngood, as after a cable was changed.")]
+    Clear {
+        /// The pool
+        pool: PathBuf,
+        /// Path, slot or id of each; none: all
+        devices: Vec<String>,
+    },
     /// Put another device in the place of one, and copy everything to it
     #[command(after_help = "Example:\n  holdfast device replace d0.hf d1.hf new.hf --wait\n\n\
                             The old device gets nothing more from now on. A job copies; it goes \
@@ -246,6 +257,7 @@ impl DeviceCommand {
         match self {
             DeviceCommand::List { pool, .. }
             | DeviceCommand::Fail { pool, .. }
+            | DeviceCommand::Clear { pool, .. }
             | DeviceCommand::Replace { pool, .. }
             | DeviceCommand::Online { pool, .. }
             | DeviceCommand::Add { pool, .. }
@@ -262,6 +274,7 @@ impl DeviceCommand {
             DeviceCommand::Replace { new, .. } => std::slice::from_ref(new),
             DeviceCommand::List { .. }
             | DeviceCommand::Fail { .. }
+            | DeviceCommand::Clear { .. }
             | DeviceCommand::Online { .. }
             | DeviceCommand::Grow { .. }
             | DeviceCommand::Remove { .. } => &[],

@@ -90,6 +90,7 @@ fn done(at: &Controlled, command: &DeviceCommand, output: &Output) -> anyhow::Re
             let chosen = chosen::of_pool(at, &devices(at)?, names, Unknown::Refused)?;
             failing::fail(at, &chosen, *wait, output)
         }
+        DeviceCommand::Clear { devices: names, .. } => clear(at, names, output),
         DeviceCommand::Replace { old, new, wait: must_wait, force, .. } => {
             replace(at, (old, new), (*must_wait, *force), output)
         }
@@ -152,6 +153,25 @@ fn check_enough_stay(at: &Controlled, chosen: &[Chosen]) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Counts errors of devices anew; of none that is named, of all.
+fn clear(at: &Controlled, names: &[String], output: &Output) -> anyhow::Result<()> {
+    let pool = at.pool.display().to_string();
+    if names.is_empty() {
+        at.ask(&Request::DeviceClear { device: None })?;
+        let facts = json!({ "cleared": pool });
+        output.fact(&format!("{pool}: errors of all devices are counted anew"), &facts);
+        return Ok(());
+    }
+    let chosen = chosen::of_pool(at, &devices(at)?, names, Unknown::Refused)?;
+    chosen::each(&chosen, output, &mut |device, _| {
+        at.ask(&Request::DeviceClear { device: Some(device.asked.clone()) })?;
+        let given = &device.given;
+        let facts = json!({ "cleared": given, "pool": pool });
+        output.fact(&format!("{}: errors are counted anew", printable(given)), &facts);
+        Ok(())
+    })
 }
 
 /// Keeps a device as a spare.

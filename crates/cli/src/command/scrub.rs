@@ -7,7 +7,7 @@ use crate::args::device::ScrubArgs;
 use crate::backend::Backend;
 use crate::control::{Answer, Request, ScrubFacts};
 use crate::exit;
-use crate::output::Output;
+use crate::output::{Output, printable};
 use crate::patience::Patience;
 use crate::size::ByteSize;
 
@@ -61,6 +61,20 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<ScrubFacts> {
     }
 }
 
+/// Says what was compared with nothing, for devices were away; empty: nothing.
+fn uncompared_of(found: &ScrubFacts) -> String {
+    if found.uncompared_bytes == 0 {
+        return String::new();
+    }
+    let away: Vec<String> = found.away.iter().map(|device| printable(device)).collect();
+    format!(
+        "; {} of it were verified by their checksums alone, and their parity and other copies \
+         compared with nothing, for {} was away: replace it or bring it back, then scrub again",
+        ByteSize(found.uncompared_bytes),
+        away.join(", ")
+    )
+}
+
 fn text_of(pool: &str, found: &ScrubFacts) -> String {
     let before = match found.read_before {
         0 => String::new(),
@@ -72,8 +86,11 @@ fn text_of(pool: &str, found: &ScrubFacts) -> String {
     };
     let ScrubFacts { differing, repaired, lost, unread, unwritten, unused, parities, .. } = found;
     let read = ByteSize(found.read_bytes);
+    let uncompared = uncompared_of(found);
     if (*differing, *repaired, *lost, *unread, *unwritten) == (0, 0, 0, 0, 0) {
-        return format!("{pool}: {read}, the same on all devices{before}");
+        let there =
+            if uncompared.is_empty() { "all devices" } else { "all devices that are there" };
+        return format!("{pool}: {read}, the same on {there}{before}{uncompared}");
     }
     let mut text = format!(
         "{pool}: {read}; {differing} pages differ between the devices: {repaired} pages and blocks \
@@ -83,6 +100,7 @@ fn text_of(pool: &str, found: &ScrubFacts) -> String {
         text += &format!(", of {parities} runs of rows the parity was written again");
     }
     text += &before;
+    text += &uncompared;
     if *lost > 0 {
         text += &format!(", of {lost} no copy verifies");
     }

@@ -7,9 +7,11 @@
 //! 2. A pool that becomes 80 or 90 % full is told once; again only when it was 5 % below. So is a
 //!    fileset that has used 90 or 100 % of its quota.
 //! 3. A member is told each time that its state is another; one that is online when it is first
-//!    seen is not.
+//!    seen is not. One that has failed is told with why, which spare took its place, and how many
+//!    are left, in one notice; one that comes into the place of another is told with that.
 //! 4. Copies that do not verify are told when there are more of them than before, and damage that
-//!    the log tells of, once for each look.
+//!    the log tells of, once for each look. While a scrub is under way they are counted, and told
+//!    together when it has ended.
 //! 5. A job that has failed is told once for each failure; what a schedule could not do, once for
 //!    each text until it could.
 //!
@@ -80,7 +82,14 @@ pub(super) struct Seen {
     level: u64,
     /// States of members that were not online.
     members: BTreeMap<u64, String>,
-    checksum_errors: u64,
+    /// Where the member in each slot was.
+    paths: BTreeMap<u64, String>,
+    /// Copies that did not verify, by slot.
+    checksum_errors: BTreeMap<u64, u64>,
+    /// The last failure that was told, and whether a spare stood for it then.
+    failure: (u64, bool),
+    /// Damage that the log told of while a scrub was under way.
+    damage: Option<(u64, String)>,
     /// By number: how the job has failed.
     jobs: BTreeMap<u64, String>,
     schedules: BTreeSet<String>,
@@ -93,7 +102,10 @@ impl Default for Seen {
             health: "ok".to_owned(),
             level: 0,
             members: BTreeMap::new(),
-            checksum_errors: 0,
+            paths: BTreeMap::new(),
+            checksum_errors: BTreeMap::new(),
+            failure: (0, false),
+            damage: None,
             jobs: BTreeMap::new(),
             schedules: BTreeSet::new(),
             quotas: BTreeMap::new(),
@@ -122,10 +134,9 @@ impl Seen {
         let mut notices = Vec::new();
         self.look_at_health(&sight.status, &mut notices);
         self.look_at_space(&sight.status["space"], &mut notices);
-        self.look_at_members(&sight.status["members"], &mut notices);
-        if let Some((count, text)) = &sight.damage {
-            notices.push(Notice::new("defect", format!("{text} ({count} since the last look)")));
-        }
+        let told = self.look_at_failures(&sight.status, &mut notices);
+        self.look_at_members(&sight.status["members"], &told, &mut notices);
+        self.look_at_damage(sight, &mut notices);
         self.look_at_jobs(&sight.jobs, &mut notices);
         if let Some(filesets) = &sight.filesets {
             self.look_at_quotas(filesets, &mut notices);
@@ -162,31 +173,99 @@ impl Seen {
         }
     }
 
-    fn look_at_members(&mut self, members: &Value, notices: &mut Vec<Notice>) {
-        let mut checksum_errors = 0;
+    /// Tells of members that have failed, and which spares took their places. Returns the slots
+    /// that are told of.
+    fn look_at_failures(&mut self, status: &Value, notices: &mut Vec<Notice>) -> BTreeSet<u64> {
+        let mut slots = BTreeSet::new();
+        let left = match status["spares_available"].as_u64() {
+            Some(1) => "1 spare is left".to_owned(),
+            None | Some(0) => "no spare is left".to_owned(),
+            Some(count) => format!("{count} spares are left"),
+        };
+        for failure in status["failures"].as_array().into_iter().flatten() {
+            let (Some(number), Some(slot)) = (failure["number"].as_u64(), failure["slot"].as_u64())
+            else {
+                continue;
+            };
+            let text = |name: &str| printable(failure[name].as_str().unwrap_or_default());
+            let spare = failure["replaced_by"].as_str().map(printable);
+            if (number, spare.is_some()) <= self.failure {
+                continue;
+            }
+            let is_first = number > self.failure.0;
+            self.failure = (number, spare.is_some());
+            slots.insert(slot);
+            let (device, cause) = (text("device"), text("cause"));
+            let replaced = match &spare {
+                Some(spare) => format!("the spare {spare} takes its place"),
+                None => "no spare has taken its place".to_owned(),
+            };
+            let failed = if is_first { "has failed" } else { "had failed" };
+            let text = format!("{device} (slot {slot}) {failed} ({cause}): {replaced}, {left}");
+            notices.push(Notice::new("member", text));
+        }
+        slots
+    }
+
+    /// `told`: slots of which something was told already.
+    fn look_at_members(
+        &mut self,
+        members: &Value,
+        told: &BTreeSet<u64>,
+        notices: &mut Vec<Notice>,
+    ) {
         for member in members.as_array().into_iter().flatten() {
-            checksum_errors += member["checksum_errors"].as_u64().unwrap_or(0);
             let (Some(slot), Some(state)) = (member["slot"].as_u64(), member["state"].as_str())
             else {
                 continue;
             };
+            let path = printable(member["path"].as_str().unwrap_or_default());
             let before = self.members.get(&slot).map_or("online", String::as_str);
+            let place = self.paths.insert(slot, path.clone()).filter(|old| *old != path);
             if state != before {
-                let path = printable(member["path"].as_str().unwrap_or_default());
-                let text = format!("{path} (slot {slot}) is {state}, and was {before}");
-                notices.push(Notice::new("member", text));
+                let text = match place {
+                    Some(old) => format!("{path} (slot {slot}) is {state}, in the place of {old}"),
+                    None => format!("{path} (slot {slot}) is {state}, and was {before}"),
+                };
+                if !told.contains(&slot) {
+                    notices.push(Notice::new("member", text));
+                }
                 self.members.insert(slot, state.to_owned());
             }
         }
-        if checksum_errors > self.checksum_errors {
+    }
+
+    fn look_at_damage(&mut self, sight: &Sight, notices: &mut Vec<Notice>) {
+        if let Some((count, text)) = &sight.damage {
+            let before = self.damage.as_ref().map_or(0, |(count, _)| *count);
+            self.damage = Some((before + count, text.clone()));
+        }
+        let is_scrubbing = sight.jobs.iter().any(|job| job.name == "scrub");
+        if is_scrubbing {
+            return;
+        }
+        if let Some((count, text)) = self.damage.take() {
+            notices.push(Notice::new("defect", format!("{text} ({count} since the last look)")));
+        }
+        let (mut more, mut all) = (Vec::new(), 0);
+        for member in sight.status["members"].as_array().into_iter().flatten() {
+            let Some(slot) = member["slot"].as_u64() else { continue };
+            let count = member["checksum_errors"].as_u64().unwrap_or(0);
+            let before = self.checksum_errors.insert(slot, count).unwrap_or(0);
+            if count > before {
+                let path = printable(member["path"].as_str().unwrap_or_default());
+                more.push(format!("{} on {path} (slot {slot})", count - before));
+                all += count - before;
+            }
+        }
+        if all > 0 {
             let text = format!(
-                "{} copies did not verify, and were taken from elsewhere: `holdfast device list` \
-                 says of which device",
-                checksum_errors - self.checksum_errors
+                "{all} copies did not verify, and were taken from elsewhere where that was there: \
+                 {}",
+                more.join(", ")
             );
             notices.push(Notice::new("defect", text));
         }
-        self.checksum_errors = checksum_errors;
     }
 
     fn look_at_jobs(&mut self, jobs: &[JobFacts], notices: &mut Vec<Notice>) {
@@ -224,6 +303,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn job(failure: Option<&str>) -> JobFacts {
+        JobFacts {
+            id: 3,
+            name: "scrub".to_owned(),
+            done: 0,
+            total: 0,
+            ends_in_seconds: None,
+            pace_percent: None,
+            is_paused: false,
+            failure: failure.map(str::to_owned),
+        }
+    }
 
     fn kinds(seen: &mut Seen, sight: &Sight) -> Vec<&'static str> {
         let notices = seen.look(sight);
@@ -274,19 +366,78 @@ mod tests {
         assert_eq!(look("online", 1), ["defect"]);
     }
 
+    /// Goal: a device that fails is one notice, which names it, why, the spare and what is left.
+    #[test]
+    fn a_device_that_fails_is_told_with_its_spare() {
+        let mut seen = Seen::default();
+        let mut look = |path: &str, state: &str, failures: Value, left: u64| {
+            let status = json!({
+                "members": [{ "slot": 1, "path": path, "state": state }],
+                "failures": failures,
+                "spares_available": left,
+            });
+            let notices = seen.look(&Sight { status, ..Sight::default() });
+            notices.into_iter().map(|it| it.text).collect::<Vec<_>>()
+        };
+        let failure = |number: u64, device: &str, by: Option<&str>| {
+            let cause = "a write was not done";
+            json!({ "number": number, "slot": 1, "device": device, "cause": cause,
+                "replaced_by": by })
+        };
+        assert!(look("/d1", "online", json!([]), 1).is_empty());
+        let first = failure(1, "/d1", Some("/s"));
+        assert_eq!(
+            look("/s", "joining", json!([first.clone()]), 0),
+            ["/d1 (slot 1) has failed (a write was not done): the spare /s takes its place, no \
+                 spare is left"]
+        );
+        assert_eq!(
+            look("/s", "online", json!([first.clone()]), 0),
+            ["/s (slot 1) is online, and was joining"]
+        );
+        let second = failure(2, "/s", None);
+        let told = look("/s", "failed", json!([first.clone(), second.clone()]), 0);
+        assert_eq!(
+            told,
+            [
+                "/s (slot 1) has failed (a write was not done): no spare has taken its place, no spare \
+             is left"
+            ]
+        );
+        assert!(look("/s", "failed", json!([first, second]), 0).is_empty());
+        assert_eq!(
+            look("/n", "joining", json!([]), 0),
+            ["/n (slot 1) is joining, in the place of /s"]
+        );
+    }
+
+    /// Goal: what a scrub finds is one notice, with counts, however long it takes.
+    #[test]
+    fn what_a_scrub_finds_is_told_once() {
+        let mut seen = Seen::default();
+        let scrub = job(None);
+        let mut look = |errors: u64, is_scrubbing: bool| {
+            let member = json!({ "slot": 1, "path": "/d", "state": "online",
+                "checksum_errors": errors });
+            let status = json!({ "members": [member] });
+            let jobs = if is_scrubbing { vec![scrub.clone()] } else { Vec::new() };
+            let damage = is_scrubbing.then(|| (5, "PG002: a page".to_owned()));
+            let notices = seen.look(&Sight { status, jobs, damage, ..Sight::default() });
+            notices.into_iter().map(|it| it.text).collect::<Vec<_>>()
+        };
+        for errors in 1..100 {
+            assert!(look(errors, true).is_empty());
+        }
+        let told = look(100, false);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("PG002") && told[0].contains("495"), "{told:?}");
+        assert!(told[1].starts_with("100 copies") && told[1].ends_with("/d (slot 1)"), "{told:?}");
+        assert!(look(100, false).is_empty());
+    }
+
     #[test]
     fn failures_of_jobs_and_schedules_quotas_and_damage_are_told() {
         let mut seen = Seen::default();
-        let job = |failure: Option<&str>| JobFacts {
-            id: 3,
-            name: "scrub".to_owned(),
-            done: 0,
-            total: 0,
-            ends_in_seconds: None,
-            pace_percent: None,
-            is_paused: false,
-            failure: failure.map(str::to_owned),
-        };
         let mut of_job = |failure: Option<&str>| {
             kinds(&mut seen, &Sight { jobs: vec![job(failure)], ..Sight::default() })
         };

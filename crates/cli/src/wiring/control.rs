@@ -78,6 +78,7 @@ fn control(
         // Whoever has the files of the devices does these.
         Request::DeviceList {}
         | Request::DeviceFail { .. }
+        | Request::DeviceClear { .. }
         | Request::DeviceReplace { .. }
         | Request::DeviceOnline { .. }
         | Request::DeviceAdd { .. }
@@ -370,6 +371,8 @@ fn scrub_facts(found: ScrubReport) -> ScrubFacts {
         unwritten,
         unused,
         parities,
+        uncompared_bytes,
+        away,
         names,
         is_done,
         waits,
@@ -384,6 +387,8 @@ fn scrub_facts(found: ScrubReport) -> ScrubFacts {
         unwritten,
         unused,
         parities,
+        uncompared_bytes,
+        away,
         names,
         is_done,
         waits,

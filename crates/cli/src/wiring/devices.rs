@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::vnode::api::FileSystem as _;
-use engine::{MemberStatus, Pool, PoolStatus, SpareStatus};
+use engine::{MemberStatus, Pool, PoolStatus, ScrubReport, SpareStatus};
 use format::members::{Layout, MemberState};
 use format::superblock::SuperblockError;
 use storage::device::{Device, FileDevice, FileOptions, RequestKind};
@@ -13,6 +13,7 @@ use storage::pool::{PoolError, check_writable};
 use storage::volume::{AttachError, ReplaceError, ReturnError, SpareError};
 
 use super::blank::what_is_there;
+use super::failures;
 use super::neighbours::ThisMachine;
 use super::shares::Share;
 use super::{Served, cannot_open, cannot_use, failed, open_device_with, random_bytes, refuse_used};
@@ -84,6 +85,8 @@ pub(super) fn change(served: &Served, request: &Request) -> Option<Result<(), Ba
     }
     if let Request::DeviceFail { device } = request {
         Some(fail(served, device))
+    } else if let Request::DeviceClear { device } = request {
+        Some(clear(served, device.as_deref()))
     } else if let Request::DeviceReplace { old, new, is_forced } = request {
         Some(replace(served, old, new, *is_forced))
     } else if let Request::DeviceOnline { device } = request {
@@ -236,6 +239,13 @@ fn fail(served: &Served, name: &str) -> Result<(), BackendError> {
     let device = named(served, name)?;
     let at = if device.path.is_empty() { &served.path } else { Path::new(&device.path) };
     served.pool.fail_member(slot).map_err(|error| failed(at, error))
+}
+
+/// Counts the errors of the device that `name` names anew, or of all.
+fn clear(served: &Served, name: Option<&str>) -> Result<(), BackendError> {
+    let slot = name.map(|name| slot_of(served, name)).transpose()?;
+    served.pool.clear_errors(slot);
+    Ok(())
 }
 
 /// Brings back the device that `name` names: a member that is away, or a path at which one is now.
@@ -568,6 +578,24 @@ pub(super) fn called(path: &[u8], id: [u8; 16]) -> String {
     }
 }
 
+/// Says what the last scrub found that no copy verifies; `None`: nothing, or there was none.
+pub(super) fn damage_of(found: &ScrubReport) -> Option<String> {
+    if found.lost + found.unread == 0 {
+        return None;
+    }
+    let (lost, unread) = (found.lost, found.unread);
+    let unread = match unread {
+        0 => String::new(),
+        _ => format!(", and {unread} that could not be read and may be there"),
+    };
+    let first = found.names.first().map_or("", String::as_str);
+    let when = if found.is_done { "the last scrub has found" } else { "a scrub is finding" };
+    Some(format!(
+        "{when} {lost} pages and blocks of which no copy verifies{unread}, the first of {first}: \
+         the log names files; replace what is lost, and scrub again (`holdfast scrub`)"
+    ))
+}
+
 /// Says what a pool lacks with devices that are away.
 pub(super) fn away(status: &PoolStatus) -> impl Iterator<Item = String> {
     degraded(status).into_iter().chain(lacking(status))
@@ -579,13 +607,22 @@ fn degraded(status: &PoolStatus) -> Option<String> {
     let away: Vec<String> = away
         .map(|MemberStatus { slot, member, .. }| {
             let path = called(&member.path, member.id);
-            format!("{path} (slot {slot}) is {}", member.state.word())
+            let cause = failures::cause_in(status, *slot);
+            let cause = cause.map_or_else(String::new, |cause| format!(" ({cause})"));
+            format!("{path} (slot {slot}) is {}{cause}", member.state.word())
         })
         .collect();
+    let is_joining = |it: &MemberStatus| it.member.state == MemberState::Joining;
+    let what = match status.members.iter().filter(|it| !it.member.is_online()).all(is_joining) {
+        true => "until it has all: wait (`holdfast job list` tells how far it is)",
+        false => {
+            "until the member is back (`holdfast device online`) or replaced (`holdfast device \
+             replace`)"
+        }
+    };
     (!away.is_empty()).then(|| {
         format!(
-            "the pool is degraded: {}; what it holds is in fewer copies until the member is back \
-             (`holdfast device online`) or replaced (`holdfast device replace`)",
+            "the pool is degraded: {}; what it holds is in fewer copies {what}",
             away.join(", ")
         )
     })

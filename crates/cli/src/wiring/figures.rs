@@ -26,6 +26,7 @@ pub(super) fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
             .collect::<Vec<Value>>(),
         "groups": status.groups.iter().map(groups::space_of).collect::<Vec<Value>>(),
         "spares": devices::spares_of(status),
+        "failures": super::failures::facts_of(status),
         "spares_available": status.spares.iter().filter(|spare| spare.is_there).count(),
         "transport": status.transport,
         "mount_count": status.mount_count,

@@ -23,26 +23,26 @@
 
 mod stripes;
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use format::geometry::Geometry;
 use format::ids::{Epoch, Place};
-use format::members::{Layout, Member};
+use format::members::{Layout, Member, MemberState};
 use format::page::PAGE_BYTES;
 use runtime::planted::{self, Planted};
 use storage::device::{AlignedBuffer, DeviceError, Purpose, Redundancy};
-use storage::volume::{Healed, Volume};
+use storage::volume::{Compared, Healed, Volume};
 
 use super::pieces::{
     Kept, LOST_NAMED_MAX, Listed, MIB, Notes, PASSED_OVER_MAX, block_at, listed_in, summary_of,
 };
 use super::{Budget, Job, JobProgress, Step};
 use crate::alloc::{Pin, SegmentId};
-use crate::convert::index_wide;
+use crate::convert::{index_wide, wide};
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
 use crate::vnode::{Affected, Core, log_affected};
@@ -59,7 +59,15 @@ pub(crate) struct ScrubCounts {
     unwritten: AtomicU64,
     unused: AtomicU64,
     parities: AtomicU64,
+    uncompared_bytes: AtomicU64,
+    /// Devices of a raid5 that were away meanwhile.
+    away: Mutex<BTreeSet<String>>,
+    /// One of those that are now.
+    away_now: Mutex<Option<String>>,
     is_done: AtomicU64,
+    /// Whether it goes on without a device of a raid5 that is away: one that began with all waits
+    /// for it, and compares it then.
+    accepts_away: AtomicBool,
     names: Mutex<Vec<String>>,
 }
 
@@ -85,6 +93,11 @@ pub struct ScrubReport {
     pub unused: u64,
     /// Runs of rows whose parity was written again.
     pub parities: u64,
+    /// Bytes in use, or around what is, that were verified by their checksums alone: a device of
+    /// their raid5 was away, and with it their parity or their other copies.
+    pub uncompared_bytes: u64,
+    /// Which devices that were.
+    pub away: Vec<String>,
     /// Which are lost, cannot be read or are not written: the first of them, files by their paths.
     pub names: Vec<String>,
     /// Whether it has come to the end.
@@ -107,42 +120,74 @@ impl ScrubCounts {
             unwritten: of(&self.unwritten),
             unused: of(&self.unused),
             parities: of(&self.parities),
+            uncompared_bytes: of(&self.uncompared_bytes),
+            away: self.away.lock().iter().cloned().collect(),
             names: self.names.lock().clone(),
             is_done: of(&self.is_done) > 0,
             waits: None,
         }
     }
 
+    pub(crate) fn accepts_away(&self) -> bool {
+        self.accepts_away.load(Ordering::Relaxed)
+    }
+
+    /// A raid5 is looked at without the device that is away from now on.
+    pub(crate) fn accept_away(&self) {
+        self.accepts_away.store(true, Ordering::Relaxed);
+    }
+
+    /// What a device may have that is away is not lost.
+    fn lose_or_miss(&self, what: impl Into<Affected>) {
+        match self.away_now.lock().clone() {
+            Some(device) => self.miss(what, &DeviceError::Failed { device }),
+            None => self.lose(what),
+        }
+    }
+
     fn lose(&self, what: impl Into<Affected>) {
         let what = what.into();
-        log_affected!(&what, "a scrub finds nothing that verifies");
         self.lost.fetch_add(1, Ordering::Relaxed);
-        self.name(what.to_string());
+        if self.name(&what) {
+            log_affected!(&what, "a scrub finds nothing that verifies");
+        }
     }
 
     /// Notes what a device has said of something that it should have.
     fn miss(&self, what: impl Into<Affected>, error: &DeviceError) {
         let what = what.into();
-        tracing::warn!(%error, "a scrub cannot read all that should have it");
-        log_affected!(&what, "a scrub cannot read it now, and nothing else that verifies has it");
         self.unread.fetch_add(1, Ordering::Relaxed);
-        self.name(what.to_string());
+        if self.name(&what) {
+            tracing::warn!(%error, "a scrub cannot read all that should have it");
+            log_affected!(&what, "a scrub cannot read it now, and nothing else has it");
+        }
     }
 
     /// Notes what is bad on a device and whole all the same, and could not be written again there.
     fn leave(&self, what: impl Into<Affected>) {
         let what = what.into();
-        log_affected!(&what, "a scrub has it from other devices, and cannot write it again");
         self.unwritten.fetch_add(1, Ordering::Relaxed);
-        self.name(what.to_string());
+        if self.name(&what) {
+            log_affected!(&what, "a scrub has it from other devices, and cannot write it again");
+        }
     }
 
-    fn name(&self, what: String) {
-        let mut names = self.names.lock();
+    /// Notes which devices of raid5s are away now.
+    fn note_away(&self, away: BTreeSet<String>) {
+        *self.away_now.lock() = away.first().cloned();
+        self.away.lock().extend(away);
+    }
+
+    /// Returns whether it has a name in the report that is not there yet: of the others the log
+    /// tells the count at the end.
+    fn name(&self, what: &Affected) -> bool {
+        let (what, mut names) = (what.to_string(), self.names.lock());
         // Each page of a block has the name of its file.
-        if names.len() < LOST_NAMED_MAX && names.last() != Some(&what) {
+        let is_new = names.len() < LOST_NAMED_MAX && names.last() != Some(&what);
+        if is_new {
             names.push(what);
         }
+        is_new
     }
 
     /// Counts what became of something bad.
@@ -158,7 +203,7 @@ impl ScrubCounts {
                 self.leave(what());
             }
             Some(Healed { bytes: None, unread: Some(error), .. }) => self.miss(what(), error),
-            Some(_) => self.lose(what()),
+            Some(_) => self.lose_or_miss(what()),
         }
     }
 }
@@ -179,23 +224,34 @@ pub enum ScrubError {
          replace the others first"
     )]
     Alone,
-    /// Replace it, or wait until it is online.
+    /// Replace it, or bring it back; or ask for the scrub while it is away.
     #[error(
-        "a device of the raid5 is away or joining, so there is nothing to hold the others \
-         against: replace it, or wait until it is online"
+        "a device of the raid5 has gone since the scrub began: it goes on when that is back or \
+         replaced; `holdfast scrub` has it look at what can be looked at without"
     )]
     Away,
+    /// Wait until it is online.
+    #[error(
+        "a device of the raid5 is joining, and has not got all yet: wait until it has (`holdfast \
+         job list` tells how far it is)"
+    )]
+    Joins,
     /// What a member said: the pool must stop writing.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
 /// Returns why what the pool holds cannot be held against anything now; `None`: it can.
-pub(crate) fn scrub_lacks(volume: &Volume) -> Option<ScrubError> {
+/// `accepts_away`: a raid5 is looked at without the device that is away.
+pub(crate) fn scrub_lacks(volume: &Volume, accepts_away: bool) -> Option<ScrubError> {
     let Some(label) = volume.members().and_then(|members| members.label()) else {
         return Some(ScrubError::NotSeveral);
     };
     let is_online = |slot: &usize| label.members.get(*slot).is_some_and(Member::is_online);
+    let is_joining = |slot: usize| {
+        let member = label.members.get(slot);
+        member.is_some_and(|member| member.state == MemberState::Joining)
+    };
     // The journal is not walked over: it is compared when the pool is opened.
     let added = label.added.iter().filter(|group| !group.has_journal);
     let added = added.map(|group| (group.layout, &group.slots));
@@ -206,12 +262,42 @@ pub(crate) fn scrub_lacks(volume: &Volume) -> Option<ScrubError> {
         match layout {
             Layout::Single => continue,
             Layout::Mirror if online < 2 => return Some(ScrubError::Alone),
-            Layout::Raid5 { .. } if online < slots.len() => return Some(ScrubError::Away),
+            // It has all soon, and is to be compared with the others then.
+            Layout::Raid5 { .. } if slots.iter().any(is_joining) => return Some(ScrubError::Joins),
+            Layout::Raid5 { .. } if online < slots.len() && !accepts_away => {
+                return Some(ScrubError::Away);
+            }
             Layout::Mirror | Layout::RoundRobin | Layout::Stripe { .. } | Layout::Raid5 { .. } => {}
         }
         is_on_one = false;
     }
     is_on_one.then_some(ScrubError::NotSeveral)
+}
+
+/// Returns which members can be read now, by slot: while a piece is compared it must not change.
+fn readable(volume: &Volume) -> Vec<bool> {
+    let all = volume.members().map_or_else(Vec::new, |members| members.all());
+    all.iter().map(|slot| slot.readable().is_some()).collect()
+}
+
+/// Returns what the devices of raid5s are called that are away, by their paths or slots.
+fn away_of(volume: &Volume) -> BTreeSet<String> {
+    let Some(label) = volume.members().and_then(|members| members.label()) else {
+        return BTreeSet::new();
+    };
+    let added = label.added.iter().filter(|group| !group.has_journal);
+    let added = added.map(|group| (group.layout, &group.slots));
+    let groups = iter::once((label.layout, &label.slots)).chain(added);
+    let raid5s = groups.filter(|(layout, _)| matches!(layout, Layout::Raid5 { .. }));
+    let name = |slot: usize| {
+        let member = label
+            .members
+            .get(slot)
+            .filter(|member| matches!(member.state, MemberState::Missing | MemberState::Failed))?;
+        let path = format::text::shown(&member.path);
+        Some(if path.is_empty() { format!("slot {slot}") } else { format!("{path} (slot {slot})") })
+    };
+    raid5s.flat_map(|(_, slots)| slots.iter()).filter_map(name).collect()
 }
 
 /// A scrub of the whole pool. How far it is the labels tell: one that was interrupted goes on.
@@ -222,6 +308,13 @@ pub(crate) struct Scrub {
     noted: AtomicU64,
     notes: Notes,
     counts: Arc<ScrubCounts>,
+    /// Ranges that did not verify when it began, by slot.
+    bad_before: Vec<u64>,
+}
+
+fn bad_ranges(volume: &Volume) -> Vec<u64> {
+    let all = volume.members().map_or_else(Vec::new, |members| members.all());
+    all.iter().map(|slot| slot.counts().checksum_errors).collect()
 }
 
 impl Scrub {
@@ -232,7 +325,8 @@ impl Scrub {
         counts.read_before.store(before, Ordering::Relaxed);
         let notes = Notes::new(core, &(0..core.store.volume.used_end()));
         let noted = AtomicU64::new(at);
-        Scrub { at: AtomicU64::new(at), noted, notes, counts: Arc::clone(counts) }
+        let (counts, bad_before) = (Arc::clone(counts), bad_ranges(&core.store.volume));
+        Scrub { at: AtomicU64::new(at), noted, notes, counts, bad_before }
     }
 
     /// A member went: what was walked over since byte `from` may have been compared with nothing.
@@ -263,7 +357,44 @@ impl Scrub {
     fn done(&self, volume: &Volume) -> Result<Step, DeviceError> {
         volume.end_scrub()?;
         self.counts.is_done.store(1, Ordering::Relaxed);
+        self.tell(volume);
         Ok(Step::Done)
+    }
+
+    /// Tells the log of all that was found in one line.
+    fn tell(&self, volume: &Volume) {
+        let ScrubReport {
+            repaired, lost, unread, unwritten, parities, uncompared_bytes, away, ..
+        } = self.counts.report();
+        let devices = self.bad_devices(volume).join(", ");
+        if (repaired, lost, unread, unwritten, parities) != (0, 0, 0, 0, 0) {
+            tracing::warn!(
+                devices,
+                repaired,
+                parities,
+                lost,
+                unread,
+                unwritten,
+                "a scrub has found what does not verify"
+            );
+        }
+        if uncompared_bytes > 0 {
+            let away = Vec::from_iter(away).join(", ");
+            tracing::warn!(away, uncompared_bytes, "a scrub had nothing to compare with");
+        }
+    }
+
+    /// Returns the devices that had what did not verify since the scrub began, each with how often.
+    fn bad_devices(&self, volume: &Volume) -> Vec<String> {
+        let label = volume.members().and_then(|members| members.label());
+        let members = label.map_or_else(Vec::new, |label| label.members);
+        let both = bad_ranges(volume).into_iter().zip(self.bad_before.iter().copied()).enumerate();
+        let name = |(slot, (now, before)): (usize, (u64, u64))| {
+            let more = now.saturating_sub(before);
+            let path = members.get(slot).map(|member| format::text::shown(&member.path));
+            (more > 0).then(|| format!("{} (slot {slot}): {more}", path.unwrap_or_default()))
+        };
+        both.filter_map(name).collect()
     }
 }
 
@@ -276,17 +407,23 @@ impl Job for Scrub {
         let volume = &core.store.volume;
         // What memory and the labels say of the members may differ after a failure (MS3).
         let fail = |error: DeviceError| core.store.journal.fail(&error);
-        match scrub_lacks(volume) {
+        match scrub_lacks(volume, self.counts.accepts_away()) {
             None => {}
             // The others were taken out, and do not come back.
             Some(ScrubError::NotSeveral) => return self.done(volume).map_err(fail),
             // It goes on once that is there.
-            Some(ScrubError::Alone | ScrubError::Away | ScrubError::Device(_)) => {
+            Some(
+                ScrubError::Alone | ScrubError::Away | ScrubError::Joins | ScrubError::Device(_),
+            ) => {
                 return Ok(Step::Wait);
             }
         }
+        let there = readable(volume);
+        // It tells of all together when it ends.
+        let _counted = volume.count_mends();
+        self.counts.note_away(away_of(volume));
         let from = self.at.load(Ordering::Relaxed);
-        let (mut read, mut read_bytes, mut passed_over) = (0, 0, 0);
+        let (mut read, mut read_bytes, mut passed_over, mut uncompared) = (0, 0, 0, 0);
         let (mut is_busy, mut is_end) = (false, false);
         while read < budget.units && passed_over < PASSED_OVER_MAX {
             let at = self.at.load(Ordering::Relaxed);
@@ -298,7 +435,7 @@ impl Job for Scrub {
             match Kept::of(core, &piece) {
                 Ok(Some(kept)) => {
                     let compared = volume.compare(piece.clone(), kept.redundancy(), None);
-                    if compared.is_err() && scrub_lacks(volume).is_some() {
+                    if compared.is_err() && readable(volume) != there {
                         return Ok(self.again_from(from));
                     }
                     let Some(compared) = compared.map_err(io)? else {
@@ -308,6 +445,7 @@ impl Job for Scrub {
                     };
                     read += 1;
                     read_bytes += length;
+                    uncompared += uncompared_in(&kept, &compared);
                     match kept {
                         Kept::Alike => self.mend_all(core, &compared.differing)?,
                         Kept::Segment(pin) => self.mend_segment(core, &pin, compared)?,
@@ -324,9 +462,10 @@ impl Job for Scrub {
             self.at.store(end, Ordering::Relaxed);
         }
         // One that went meanwhile was compared with nothing.
-        if scrub_lacks(volume).is_some() {
+        if readable(volume) != there {
             return Ok(self.again_from(from));
         }
+        self.counts.uncompared_bytes.fetch_add(uncompared, Ordering::Relaxed);
         if is_end {
             return self.end(volume).map_err(fail);
         }
@@ -341,6 +480,17 @@ impl Job for Scrub {
         let total = core.store.volume.used_end() - core.store.geometry().group_table_offset;
         // What has come back is held against the others from the start.
         Some(JobProgress { done: done.min(total), total })
+    }
+}
+
+/// Returns how many bytes of a piece were compared with nothing, for a member is away.
+fn uncompared_in(kept: &Kept<'_>, compared: &Compared) -> u64 {
+    if planted::is(Planted::UncomparedNotCounted) || !compared.is_short {
+        return 0;
+    }
+    match kept.redundancy() {
+        Redundancy::Copies => wide(compared.alone.len() * PAGE_BYTES),
+        Redundancy::Parity => wide(compared.bytes.len()),
     }
 }
 
@@ -442,9 +592,12 @@ impl Scrub {
             return;
         }
         let read = |copy| core.store.volume.read_copy(copy, Purpose::Home, place, PAGE_BYTES);
-        match (0..).map_while(read).find_map(Result::err) {
+        let (read, unread): (Vec<_>, Vec<_>) =
+            (0..).map_while(read).partition(|copy: &Result<_, _>| copy.is_ok());
+        match unread.into_iter().find_map(Result::err) {
             Some(error) => self.counts.miss(what(), &error),
-            None => self.counts.lose(what()),
+            None if read.len() > 1 => self.counts.lose(what()),
+            None => self.counts.lose_or_miss(what()),
         }
     }
 }

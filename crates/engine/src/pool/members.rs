@@ -58,6 +58,12 @@ impl Pool {
             .collect()
     }
 
+    /// Counts the errors of the member in `slot` anew, and forgets the devices that failed there and
+    /// for which another stands; `None`: of all members.
+    pub fn clear_errors(&self, slot: Option<usize>) {
+        self.volume().clear_errors(slot);
+    }
+
     /// Returns the spares.
     #[must_use]
     pub fn spares(&self) -> Vec<SpareStatus> {
@@ -211,7 +217,10 @@ impl Pool {
         let view = set.view();
         let at = view.get(own).ok_or(ReplaceError::NoSlot { slot })?;
         if !set.can_lose(at) {
-            return Err(ReplaceError::Needed { slot });
+            let joining = self.volume().joining().map(|(joining, _)| joining);
+            let joining = joining.filter(|joining| *joining != slot);
+            let wait = joining.map(|slot| ReplaceError::Joins { slot });
+            return Err(wait.unwrap_or(ReplaceError::Needed { slot }));
         }
         let Some(device) = at.writable() else { return Ok(()) };
         let name = device.info().name.clone();
@@ -432,16 +441,29 @@ impl Pool {
     ///
     /// See [`ScrubError`].
     pub fn scrub(&self) -> Result<bool, ScrubError> {
+        self.begin_scrub(true)
+    }
+
+    /// `accepts_away`: without a device of a raid5 that is away now it looks at what it can.
+    fn begin_scrub(&self, accepts_away: bool) -> Result<bool, ScrubError> {
         let mut last = self.scrub.lock();
-        if last.as_ref().is_some_and(|counts| !counts.report().is_done) {
+        let lacks = |accepts_away| scrub_lacks(self.volume(), accepts_away);
+        let is_away = accepts_away && matches!(lacks(false), Some(ScrubError::Away));
+        if let Some(counts) = last.as_ref().filter(|counts| !counts.report().is_done) {
+            if is_away {
+                counts.accept_away();
+            }
             return Ok(false);
         }
-        if let Some(lacks) = scrub_lacks(self.volume()) {
+        if let Some(lacks) = lacks(is_away) {
             return Err(lacks);
         }
         let at = self.volume().begin_scrub();
         let at = at.inspect_err(|error| self.stop_writing(error))?;
         let counts = last.insert(Arc::default());
+        if is_away {
+            counts.accept_away();
+        }
         self.jobs.add(&self.core, Arc::new(Scrub::new(&self.core, at, counts)));
         Ok(true)
     }
@@ -449,16 +471,19 @@ impl Pool {
     /// Goes on with a scrub that a crash or a close has interrupted, once there is something to
     /// hold what the pool has against.
     pub(super) fn resume_scrub(&self) -> FsResult<()> {
-        if !self.has_left_scrub.load(Ordering::Relaxed) || scrub_lacks(self.volume()).is_some() {
+        let is_left = self.has_left_scrub.load(Ordering::Relaxed);
+        if !is_left || scrub_lacks(self.volume(), false).is_some() {
             return Ok(());
         }
-        match self.scrub() {
+        match self.begin_scrub(false) {
             Ok(_) => self.has_left_scrub.store(false, Ordering::Relaxed),
             Err(error @ ScrubError::Device(_)) => {
                 return Err(FsError::io(error.to_string()));
             }
-            // One went just now.
-            Err(ScrubError::NotSeveral | ScrubError::Alone | ScrubError::Away) => {}
+            // It goes on once that is there.
+            Err(
+                ScrubError::NotSeveral | ScrubError::Alone | ScrubError::Away | ScrubError::Joins,
+            ) => {}
         }
         Ok(())
     }
@@ -466,8 +491,12 @@ impl Pool {
     /// Returns what the last scrub since the open has found; `None`: there was none.
     #[must_use]
     pub fn scrub_report(&self) -> Option<ScrubReport> {
-        let mut report = self.scrub.lock().as_ref().map(|counts| counts.report())?;
-        let lacks = (!report.is_done).then(|| scrub_lacks(self.volume())).flatten();
+        let (mut report, accepts_away) = {
+            let last = self.scrub.lock();
+            let counts = last.as_ref()?;
+            (counts.report(), counts.accepts_away())
+        };
+        let lacks = (!report.is_done).then(|| scrub_lacks(self.volume(), accepts_away)).flatten();
         report.waits = lacks.map(|lacks| lacks.to_string());
         Some(report)
     }

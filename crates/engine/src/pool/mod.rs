@@ -48,7 +48,7 @@ use runtime::planted::{self, Planted};
 use storage::device::{DeviceError, SharedDevice};
 use storage::heartbeat::{Alone, Neighbours, Pulse, Taking};
 use storage::pool::PoolError;
-use storage::volume::{AddGroupError, Opening, Volume};
+use storage::volume::{AddGroupError, MemberFailure, Opening, Volume};
 
 use crate::alloc::policy::{LogPlacement, PlacementPolicy};
 use crate::alloc::{Allocator, SegmentId, Shortage, SpaceCounts};
@@ -283,6 +283,8 @@ pub struct PoolStatus {
     pub layout: Layout,
     /// The members, where there are several.
     pub members: Vec<MemberStatus>,
+    /// The members that have failed since the pool was opened, or that a spare stands for.
+    pub failures: Vec<MemberFailure>,
     /// The disk groups.
     pub groups: Vec<DiskGroupStatus>,
     /// The spares.
@@ -701,6 +703,7 @@ impl Pool {
             members: self.members(),
             groups,
             spares: self.spares(),
+            failures: self.volume().failures(),
             label: format::text::shown(&superblock.label[..label_end]),
             pool_id: superblock.pool_id,
             device: self.volume().name().to_owned(),

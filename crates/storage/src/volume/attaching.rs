@@ -31,7 +31,7 @@ use super::Volume;
 use super::growth::note_paths;
 use super::joining::ReplaceError;
 use super::set::{Change, MemberSet};
-use super::slot::Slot;
+use super::slot::{Slot, way_to_online};
 use super::spares::blank_label;
 use crate::convert::to_u64;
 use crate::device::{DeviceError, SharedDevice};
@@ -104,8 +104,8 @@ pub enum AttachError {
     /// Bring it back, or replace it, and wait until it has all.
     #[error(
         "the member in slot {slot} is {state}, and its disk group gets a device only while all of \
-         its devices are online: bring it back (`device online`), or replace it in a raid5, and \
-         wait until it has all"
+         its devices are online: {}",
+        way_to_online(.state)
     )]
     Lacking {
         /// Which one.
@@ -180,8 +180,8 @@ pub enum DetachError {
     NoRedundancy,
     /// Wait, bring it back, replace it, or remove that one.
     #[error(
-        "the member in slot {other} is {state}, and does not have all: wait until it has, bring it \
-         back (`device online`), replace it, or remove that one"
+        "the member in slot {other} is {state}, and does not have all: {}, or remove that one",
+        way_to_online(.state)
     )]
     Others {
         /// Which one.

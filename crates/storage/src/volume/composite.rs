@@ -86,6 +86,11 @@ pub struct Compared {
     pub bytes: AlignedBuffer,
     /// Pages, as bytes of the pool, of which two ways to read them differ, or one fails.
     pub differing: Vec<u64>,
+    /// Pages that there is one way alone to read, for a member is away: each has to verify by
+    /// itself. Under parity all that is not in `differing` is so then.
+    pub alone: Vec<u64>,
+    /// Whether a member is away that has a share of the piece.
+    pub is_short: bool,
 }
 
 /// What became of rows whose units did not agree with their parity.

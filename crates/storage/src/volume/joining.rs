@@ -129,7 +129,9 @@ impl Volume {
         device: SharedDevice,
         id: [u8; 16],
     ) -> Result<(), ReplaceError> {
-        self.replace_with(slot, device, id, false)
+        self.replace_with(slot, device, id, false)?;
+        self.forget_failures(slot);
+        Ok(())
     }
 
     /// The same with the spare called `id`, if the labels list it still: whoever took it off the

@@ -39,7 +39,7 @@ use runtime::planted::{self, Planted};
 use super::growth::{AddGroupError, Changing, WIPED_AT_ONCE, changes_to_come};
 use super::open::layout_over;
 use super::set::{Change, take_table};
-use super::slot::Slot;
+use super::slot::{Slot, way_to_online};
 use super::{Edition, Volume};
 use crate::convert::to_u64;
 use crate::device::{
@@ -107,8 +107,8 @@ pub enum GrowError {
     /// Bring the member back, or replace it, and wait until it has all.
     #[error(
         "disk group {disk_group} grows when all of its devices are online, and {path} is {state}: \
-         bring it back (holdfast device online) or replace it (holdfast device replace), and wait \
-         until it has all"
+         {}",
+        way_to_online(.state)
     )]
     Away {
         /// Which disk group.

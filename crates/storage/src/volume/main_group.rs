@@ -29,7 +29,7 @@ use super::composite::Composite;
 use super::growth::{AddGroupError, Changing, changes_to_come};
 use super::journal_apart::{Active, check_sectors, copy, copy_pieces};
 use super::set::{Change, take_table};
-use super::slot::Slot;
+use super::slot::{Slot, way_to_online};
 use crate::convert::to_u64;
 use crate::device::Purpose;
 
@@ -66,7 +66,7 @@ pub enum MainError {
     )]
     Reshaped,
     /// Bring it back, or replace it.
-    #[error("{path} is {state}: bring it back or replace it first")]
+    #[error("{path} is {state}: {}", way_to_online(.state))]
     Away {
         /// The device.
         path: String,

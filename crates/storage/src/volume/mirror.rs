@@ -318,7 +318,8 @@ impl Composite for Mirror {
         let differing =
             pages.filter(|at| !is_same(at)).map(|at| piece.start + to_u64(at)).collect();
         let own = returning.and_then(|at| copies.get(at)?.as_ref());
-        Ok(Compared { bytes: AlignedBuffer::clone(&own.unwrap_or(first).bytes), differing })
+        let bytes = AlignedBuffer::clone(&own.unwrap_or(first).bytes);
+        Ok(Compared { bytes, differing, alone: Vec::new(), is_short: false })
     }
 
     fn heal(
@@ -361,6 +362,9 @@ impl Composite for Mirror {
             }
             view[at].count_damage(is_repaired);
             healed.repaired += u64::from(is_repaired);
+            if !self.set.tells_mends() {
+                continue;
+            }
             let name = view[at].device.as_ref().map_or("", |device| &device.info().name);
             tracing::warn!(
                 device = name,

@@ -29,7 +29,7 @@ use super::attaching::Detached;
 use super::growth::{Changing, changes_to_come};
 use super::open::needed_of;
 use super::set::{Change, MemberSet};
-use super::slot::Slot;
+use super::slot::{Slot, way_to_online};
 use crate::device::DeviceError;
 
 /// Editions from the beginning to the end: what is given up leaves, it is gone, so is the member,
@@ -86,8 +86,8 @@ pub enum NarrowError {
     /// Bring it back, or replace it, and wait until it has all.
     #[error(
         "the member in slot {slot} is {state}, and a device can go for good only while all of its \
-         disk group are online: bring it back (holdfast device online), or replace it in a raid5 \
-         (holdfast device replace), and wait until it has all"
+         disk group are online: {}",
+        way_to_online(.state)
     )]
     Lacking {
         /// Which one.

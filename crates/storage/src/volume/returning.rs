@@ -127,6 +127,9 @@ impl Volume {
             at.missed = missed;
             Change::States
         })?;
+        if let Ok(slot) = judged {
+            self.forget_failures(slot);
+        }
         judged
     }
 

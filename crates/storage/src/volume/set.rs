@@ -27,6 +27,7 @@
 //! as they are then, so no write falls between a map and the writes that it is to have (MS5).
 //! LOCK: the label's lock is behind every lock of the engine; held while labels are written.
 
+mod failures;
 mod labels;
 mod lay;
 mod leaving;
@@ -49,9 +50,12 @@ use parking_lot::{Mutex as PlainMutex, RwLock};
 use runtime::planted::{self, Planted};
 use runtime::sync::Mutex;
 
+use self::failures::Failures;
+pub use self::failures::MemberFailure;
 pub(super) use self::labels::take_table;
 use self::labels::{Begun, note_states, write_copies, write_labels};
 use self::lost::Loss;
+pub use self::mending::MendsCounted;
 use super::lone::Before;
 use super::ranges::{Closed, Hold, InFlight, Ranges};
 use super::slot::{Counted, Pending, Slot};
@@ -104,6 +108,11 @@ struct Roster {
     sets: RwLock<Vec<Weak<MemberSet>>>,
     /// The spares that are there; which there are the label says.
     spares: SpareDevices,
+    /// How many walks count repairs that are not told one by one meanwhile.
+    counted_by: AtomicU64,
+    /// Which members have failed, or were replaced by a spare, since the pool was opened. Held for
+    /// a copy or a change only: a plain lock.
+    failures: PlainMutex<Failures>,
 }
 
 /// See the module's header.
@@ -194,7 +203,15 @@ impl MemberSet {
         let (label, settled) = label.unzip();
         let settled = AtomicU64::new(settled.unwrap_or_default());
         let (label, sets, begun) = (Mutex::new(label), RwLock::default(), PlainMutex::default());
-        let roster = Roster { label, settled, begun, sets, spares: SpareDevices::default() };
+        let roster = Roster {
+            label,
+            settled,
+            begun,
+            sets,
+            spares: SpareDevices::default(),
+            counted_by: AtomicU64::new(0),
+            failures: PlainMutex::default(),
+        };
         let set = MemberSet::of(Arc::new(roster), numbers, slots, (needed, Ranges::new(geometry)));
         set.join_roster();
         set
@@ -477,6 +494,7 @@ impl MemberSet {
             return Ok(());
         };
         let was_joining = member.state == MemberState::Joining;
+        let name = device.info().name.clone();
         member.leave(MemberState::Failed, self.ranges.unflushed(member.flushed()));
         let Some(known) = label.as_ref() else { return Err(error) };
         if !was_joining && is_short(&sets, &slots) {
@@ -493,6 +511,7 @@ impl MemberSet {
         if !planted::is(Planted::FailureNotLabelled) {
             write_labels(&sets, &mut slots, &mut superblock, None)?;
         }
+        self.roster.failures.lock().note(number, name, error.to_string());
         *label = Some(superblock);
         // CRASH: the labels are durable; only now does nothing more go to it (MS2).
         spread(&sets, &slots);

@@ -16,6 +16,16 @@ use crate::convert::to_u64;
 use crate::counters::{IoCounters, IoCounts};
 use crate::device::{Completion, DeviceError, PendingRequest, RequestKind, SharedDevice, Ticket};
 
+/// Says what to do about a member that is in `state`, and that is to be online: one that gets what
+/// it should have needs nothing but time.
+pub(super) fn way_to_online(state: &str) -> &'static str {
+    if state == MemberState::Joining.word() {
+        return "wait until it has all (`holdfast job list` tells how far it is)";
+    }
+    "bring it back (`holdfast device online`) or replace it (`holdfast device replace`), and wait \
+     until it has all"
+}
+
 /// What happened to a member since the pool was opened.
 #[derive(Debug, Default)]
 pub(super) struct MemberCounters {
@@ -196,6 +206,18 @@ impl Slot {
         }
     }
 
+    /// Counts errors anew from now on.
+    pub(super) fn clear_errors(&self) {
+        let counters = &self.counters;
+        let all = [
+            &counters.read_errors,
+            &counters.write_errors,
+            &counters.checksum_errors,
+            &counters.repaired,
+        ];
+        all.into_iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+    }
+
     /// Counts parity that is read of it.
     pub(super) fn count_parity(&self, reader: ParityReader, bytes: u64) {
         self.counters.parity_reads.add(reader, bytes);
@@ -267,5 +289,33 @@ impl PendingRequest for Counted {
     fn wait(self: Box<Self>) -> Result<Completion, DeviceError> {
         let Counted { ticket, kind, pending } = *self;
         ticket.wait().inspect_err(|_| pending.0.count_error(kind))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::{AttachError, GrowError, NarrowError};
+
+    /// Goal: a refusal while a member is being made whole says to wait, and nothing else.
+    #[test]
+    fn a_refusal_while_a_member_joins_says_to_wait() {
+        let (slot, path) = (1, "/d1".to_owned());
+        for state in [MemberState::Joining, MemberState::Failed, MemberState::Missing] {
+            let word = state.word();
+            let refusals = [
+                AttachError::Lacking { slot, state: word }.to_string(),
+                NarrowError::Lacking { slot, state: word }.to_string(),
+                GrowError::Away { disk_group: 0, path: path.clone(), state: word }.to_string(),
+            ];
+            for words in refusals {
+                assert!(words.contains("wait until it has all"), "{words}");
+                assert_eq!(
+                    words.contains("device online"),
+                    state != MemberState::Joining,
+                    "{words}"
+                );
+            }
+        }
     }
 }

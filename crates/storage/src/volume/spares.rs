@@ -18,7 +18,7 @@
 use std::sync::Arc;
 
 use format::geometry::{Geometry, SUPERBLOCK_COPIES};
-use format::members::{Layout, SPARES_MAX, Spare};
+use format::members::{Layout, MemberState, SPARES_MAX, Spare};
 use format::reshape::Towards;
 use format::superblock::{SUPERBLOCK_HEAD_BYTES, Superblock};
 use parking_lot::RwLock;
@@ -294,13 +294,24 @@ impl Volume {
         let chosen = choose(&views, label.member_bytes(slot), sector_bytes);
         let Some((id, device)) = chosen.and_then(|at| there.get(at)) else { return Ok(None) };
         let name = device.info().name.clone();
+        let gone = label.members.get(slot).map_or_else(
+            || (String::new(), MemberState::Missing),
+            |member| (format::text::shown(&member.path), member.state),
+        );
         // HS2.
         match self.replace_with_spare(slot, Arc::clone(device), *id) {
             Ok(()) => {
                 if let Some(members) = self.members() {
                     members.spare_devices().remove(*id);
+                    members.note_spare(slot, (gone.0.clone(), gone.1.word()), &name);
                 }
-                tracing::warn!(slot, device = name, "a spare takes the place of a member");
+                tracing::warn!(
+                    slot,
+                    device = name,
+                    failed = gone.0,
+                    spares_left = there.len().saturating_sub(1),
+                    "a spare takes the place of a member"
+                );
                 Ok(Some(TakenSpare { slot, device: name }))
             }
             Err(ReplaceError::Device(error)) => Err(error),

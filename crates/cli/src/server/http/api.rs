@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::guard::Refused;
 use super::{Asker, metrics, openapi, page, refusal};
-use crate::backend::{BackendError, DEGRADED};
+use crate::backend::{BackendError, DAMAGED, DEGRADED};
 use crate::bugs;
 use crate::control::watch::slow_list;
 use crate::control::{Answer, Peer, Request as Control, audited};
@@ -118,14 +118,15 @@ pub(super) async fn waiting<T: Send + 'static>(
     })
 }
 
-/// Says whether all pools serve, and no names. One that goes on without a member serves.
+/// Says whether all pools serve, and no names. One that goes on without a member
+/// serves, and so does one that has lost some of what it holds.
 async fn health(State(hub): Shared) -> Done {
     let looked = waiting(move || {
         let (mut is_ok, mut degraded) = (true, 0);
         for served in &hub.pools {
             let mut status = served.pool.status();
             bugs::add_to(&mut status);
-            is_ok &= matches!(status["health"].as_str(), Some("ok" | DEGRADED));
+            is_ok &= matches!(status["health"].as_str(), Some("ok" | DEGRADED | DAMAGED));
             degraded += u64::from(status["is_degraded"].as_bool() == Some(true));
         }
         (is_ok, degraded)

@@ -104,7 +104,7 @@ impl<'c> Own<'c> {
         let compared = volume.compare(piece.clone(), kept.redundancy(), Some(self.slot));
         // Who makes the piece anew is told so too, or it is the member that gives nothing.
         let Ok(compared) = compared else { return Some(keeps) };
-        let Compared { bytes, differing } = compared?;
+        let Compared { bytes, differing, .. } = compared?;
         if !differing.is_empty() {
             self.list_own(piece, kept, &bytes);
         }

@@ -13,6 +13,10 @@
 //!    pages: they stay, and the write that comes there makes them whole.
 //!
 //! In a metadata segment both copies of each page are held against each other, as in a mirror.
+//!
+//! With a member of a raid5 away, what it has is read as the others give it. Blocks are verified as
+//! ever, and so is each page of which there is one copy alone; what does not verify may be whole on
+//! that member. Parity, and the copies that it has, are compared with nothing: the report says so.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -93,22 +97,23 @@ impl Scrub {
         self.counts.differing.fetch_add(wide(compared.differing.len()), Ordering::Relaxed);
         match pin.kept {
             Redundancy::Copies => {
-                self.mend_pages(core, pin, &compared.differing);
+                let Compared { differing, alone, .. } = compared;
+                let pages = differing.iter().chain(&alone);
+                pages.for_each(|&offset| self.mend_page_at(core, pin, offset));
                 Ok(())
             }
             Redundancy::Parity => self.mend_rows(core, pin, compared),
         }
     }
 
-    fn mend_pages(&self, core: &Core, pin: &Pin<'_>, differing: &[u64]) {
-        for &offset in differing {
-            let Some(place) = core.store.geometry().place_at(offset) else { continue };
+    fn mend_page_at(&self, core: &Core, pin: &Pin<'_>, offset: u64) {
+        if let Some(place) = core.store.geometry().place_at(offset) {
             self.mend_page(core, place, pin.incarnation);
         }
     }
 
     fn mend_rows(&self, core: &Core, pin: &Pin<'_>, compared: Compared) -> FsResult<()> {
-        let Compared { mut bytes, differing } = compared;
+        let Compared { mut bytes, differing, is_short, .. } = compared;
         let geometry = core.store.geometry();
         let start = geometry.segment_place(pin.id.group, pin.id.segment);
         let first = geometry.device_offset(start, 1).unwrap_or(0);
@@ -124,6 +129,10 @@ impl Scrub {
             }
         }
         blocks.retain(|block| !dead.contains(&block.range.start));
+        if is_short {
+            // Nothing tells what parity should be.
+            return Ok(());
+        }
         let group = pin.id.group;
         let filled = index_wide(u64::from(pin.filled) << geometry.fragment_shift);
         let rows = Rows { start: first, geometry, group, blocks: &blocks, lost: &lost, filled };

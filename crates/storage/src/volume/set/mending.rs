@@ -1,6 +1,22 @@
 //! Whether what is found bad on a member is written again (RH4).
 
-use super::MemberSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use runtime::planted::{self, Planted};
+
+use super::{MemberSet, Roster};
+
+/// Repairs are counted, and not told one by one, until this is dropped: a walk over the pool tells
+/// of all that it finds together.
+#[derive(Debug)]
+pub struct MendsCounted(Arc<Roster>);
+
+impl Drop for MendsCounted {
+    fn drop(&mut self) {
+        self.0.counted_by.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 impl MemberSet {
     /// From now on it is not, in no disk group.
@@ -10,6 +26,16 @@ impl MemberSet {
 
     pub(in crate::volume) fn mends(&self) -> bool {
         self.ranges.holds_any()
+    }
+
+    pub(in crate::volume) fn count_mends(&self) -> MendsCounted {
+        self.roster.counted_by.fetch_add(1, Ordering::SeqCst);
+        MendsCounted(Arc::clone(&self.roster))
+    }
+
+    /// Whether each repair is told by itself.
+    pub(in crate::volume) fn tells_mends(&self) -> bool {
+        self.roster.counted_by.load(Ordering::SeqCst) == 0 || planted::is(Planted::EachMendTold)
     }
 
     /// Whether what is bad at `offset` of the member in `slot` is to be told: once, if it is not

@@ -351,6 +351,9 @@ impl Striped {
         }
         slot.count_damage(is_repaired);
         let device = slot.device.as_ref().map_or("", |device| &device.info().name);
+        if !self.set.tells_mends() {
+            return Ok(is_repaired);
+        }
         tracing::warn!(
             device,
             offset,

@@ -231,7 +231,8 @@ impl Striped {
     }
 
     /// Adds up the rows of a piece. Where a column of pages does not cancel out, or one of them is
-    /// not given, all its data differs.
+    /// not given, all its data differs. With one member away nothing can be added up: what it
+    /// should have is what the others give, and data differs where one of these is not given.
     pub(super) fn compare_rows(
         &self,
         reader: ParityReader,
@@ -241,18 +242,23 @@ impl Striped {
         let stripes = self.at(piece.start);
         let shares = self.read_shares(view, &stripes, &piece)?;
         count_parity(reader, (&stripes, view), 0..view.len(), &shares.range);
-        if let Some(member) = shares.of.iter().position(Option::is_none) {
-            return Err(absent(view, member));
+        let away: Vec<usize> =
+            (0..shares.of.len()).filter(|member| shares.of[*member].is_none()).collect();
+        if let [_, second, ..] = away[..] {
+            return Err(absent(view, second));
         }
+        let away = away.first().copied();
         let mut sum = AlignedBuffer::zeroed(to_usize(shares.range.end - shares.range.start));
         let all: Vec<&[u8]> = shares.of.iter().flatten().map(|share| &share.bytes[..]).collect();
         xor_into(&mut sum, &all);
         let mut columns = shares.holes();
-        let is_zero = |page: &[u8; PAGE_BYTES]| page.iter().all(|byte| *byte == 0);
-        let pages = (0..).step_by(PAGE_BYTES).zip(sum.as_chunks::<PAGE_BYTES>().0);
-        columns.extend(pages.filter(|(_, page)| !is_zero(page)).map(|(at, _)| at));
+        if away.is_none() {
+            let is_zero = |page: &[u8; PAGE_BYTES]| page.iter().all(|byte| *byte == 0);
+            let pages = (0..).step_by(PAGE_BYTES).zip(sum.as_chunks::<PAGE_BYTES>().0);
+            columns.extend(pages.filter(|(_, page)| !is_zero(page)).map(|(at, _)| at));
+        }
         let mut differing = BTreeSet::new();
-        for at in columns {
+        for &at in &columns {
             for member in 0..view.len() {
                 let byte = stripes.at_member(member, shares.range.start + to_u64(at));
                 if let Some(MemberByte::Data(offset)) = byte {
@@ -262,11 +268,16 @@ impl Striped {
         }
         let mut bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
         for (_, page) in self.pages_of(&piece) {
-            if let Some(found) = shares.page(page.place.member, page.place.member_offset) {
+            let (member, offset) = (page.place.member, page.place.member_offset);
+            let at = to_usize(offset - shares.range.start);
+            let rebuilt =
+                (Some(member) == away && !columns.contains(&at)).then(|| &sum[at..at + PAGE_BYTES]);
+            if let Some(found) = shares.page(member, offset).or(rebuilt) {
                 bytes[page.range()].copy_from_slice(found);
             }
         }
-        Ok(Compared { bytes, differing: differing.into_iter().collect() })
+        let (differing, is_short) = (differing.into_iter().collect(), away.is_some());
+        Ok(Compared { bytes, differing, alone: Vec::new(), is_short })
     }
 
     /// Reads the data of a piece that is kept once. What a member does not give differs.
@@ -284,7 +295,7 @@ impl Striped {
                 None => differing.push(offset),
             }
         }
-        Ok(Compared { bytes, differing })
+        Ok(Compared { bytes, differing, alone: Vec::new(), is_short: false })
     }
 
     /// Holds both copies of each page of a piece against each other.
@@ -296,20 +307,24 @@ impl Striped {
         let stripes = self.at(piece.start);
         let shares = self.read_shares(view, &stripes, &piece)?;
         let mut bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
-        let mut differing = Vec::new();
+        let (mut differing, mut alone) = (Vec::new(), Vec::new());
         // The last of the rows of the first half may have a part of the other, where no page is.
         let end = piece.start + stripes.segment_bytes / 2;
         for (offset, page) in self.pages_of(&piece).into_iter().filter(|(at, _)| *at < end) {
             let Some((member, at)) = stripes.second_copy(&page.place) else { continue };
             let first = shares.page(page.place.member, page.place.member_offset);
             let second = shares.page(member, at);
-            if first.is_none() || first != second {
+            let is_away = |member: usize| shares.of.get(member).is_none_or(Option::is_none);
+            if is_away(page.place.member) || is_away(member) {
+                alone.push(offset);
+            } else if first.is_none() || first != second {
                 differing.push(offset);
             }
             if let Some(found) = first.or(second) {
                 bytes[page.range()].copy_from_slice(found);
             }
         }
-        Ok(Compared { bytes, differing })
+        let is_short = shares.of.iter().any(Option::is_none);
+        Ok(Compared { bytes, differing, alone, is_short })
     }
 }
