@@ -239,8 +239,8 @@ impl SimDevice {
         self.shared.state.lock().cache.crash(prng)
     }
 
-    /// Returns what an orderly end would leave: what is read now, but for writes that are not stored
-    /// ([`Fault::StopsStoring`]).
+    /// Returns what an orderly end would leave: what is read now, but for writes that are not
+    /// stored ([`Fault::StopsStoring`]).
     #[must_use]
     pub fn image(&self) -> Image {
         self.shared.state.lock().cache.stored()
@@ -252,8 +252,8 @@ impl SimDevice {
         self.shared.state.lock().cache.durable().clone()
     }
 
-    /// Returns the device after a power cut now, with the power back and no faults planned; one that
-    /// had stopped storing goes on so ([`Fault::StopsStoring`]).
+    /// Returns the device after a power cut now, with the power back and no faults planned; one
+    /// that had stopped storing goes on so ([`Fault::StopsStoring`]).
     #[must_use]
     pub fn reboot(&self, prng: &mut Prng) -> Arc<SimDevice> {
         let faults = {
