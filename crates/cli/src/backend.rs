@@ -566,8 +566,8 @@ pub trait Backend {
         what: &str,
     ) -> Result<DumpReport, BackendError>;
 
-    /// Returns the devices of a pool by the labels of those that are found, of a pool that cannot be
-    /// opened without the others too.
+    /// Returns the devices of a pool by the labels of those that are found: also of a pool that
+    /// cannot be opened without the others.
     fn listed(&self, device: &Path, members: &Members) -> Result<Vec<DeviceFacts>, BackendError> {
         let _ = members;
         Err(BackendError::Missing { device: device.to_owned() })

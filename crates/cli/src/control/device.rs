@@ -16,8 +16,8 @@ pub(crate) fn the_one(
     the_one_of(devices, name, &|device| is_called(device, name))
 }
 
-/// Returns the one of `devices` that `name` names in this process's directory: as it is shown, or by
-/// any path that leads to where the device is, or was last if nothing is there now.
+/// Returns the one of `devices` that `name` names in this process's directory: as it is shown, or
+/// by any path that leads to where the device is, or was last if nothing is there now.
 pub(crate) fn the_one_here(
     devices: Vec<DeviceFacts>,
     name: &str,

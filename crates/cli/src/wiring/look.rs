@@ -101,8 +101,8 @@ impl Looks {
     }
 }
 
-/// Returns the newest label of a pool that lies at `path`, of whichever copy: one copy that verifies
-/// is enough, whatever became of the others.
+/// Returns the newest label of a pool that lies at `path`, of whichever copy: one copy that
+/// verifies is enough, whatever became of the others.
 fn newest_label(path: &Path) -> Option<Superblock> {
     let kind = std::fs::metadata(path).ok()?.file_type();
     if !kind.is_file() && !kind.is_block_device() {

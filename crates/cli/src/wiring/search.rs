@@ -16,8 +16,8 @@
 //! - FD4: A device that the user names is never exchanged for another. With `--member` the named
 //!   devices decide for their members; without it one of which a copy as new or newer is found is
 //!   refused.
-//! - FD5: Where a path in a label leads to another copy of a member that was found, as new or newer,
-//!   nothing that only labels lead to is opened: it belongs to that copy of the pool.
+//! - FD5: Where a path in a label leads to another copy of a member that was found, as new or
+//!   newer, nothing that only labels lead to is opened: it belongs to that copy of the pool.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::Metadata;
@@ -374,8 +374,8 @@ impl Search {
         Ok(())
     }
 
-    /// Opens what is wanted of the candidates that labels led to, unless they are of another copy of
-    /// the pool (FD5).
+    /// Opens what is wanted of the candidates that labels led to, unless they are of another copy
+    /// of the pool (FD5).
     fn take_led(&mut self, led: Vec<Candidate>, files: &mut Files) -> Result<(), BackendError> {
         let of_copy = led.iter().find_map(|it| {
             let known = self.found.get(&it.id()).filter(|_| self.is_current(&it.id()))?;
