@@ -309,8 +309,8 @@ fn rows_agree_beside_a_rebuild_and_writers() {
 
 /// Goal: what files hold is there without any one member after a rebuild under load, so the parity
 /// of all that is in use is right; a scrub at rest writes none again. Method: files are written and
-/// removed, and not all are synced; a member fails, another takes its place or it comes back, writes
-/// are late, and the job works between the operations.
+/// removed, and not all are synced; a member fails, another takes its place or it comes back,
+/// writes are late, and the job works between the operations.
 #[test]
 fn a_scrub_behind_a_rebuild_under_load_writes_no_parity() {
     let base = new_raid5(MEMBERS);
