@@ -1,4 +1,6 @@
 //! What found each planted bug.
+//!
+//! Long: one table, a row for each bug.
 
 /// A bug, and the suite and the test that found it; both empty where none has yet.
 pub(crate) type Row = (&'static str, &'static str, &'static str);

@@ -692,8 +692,8 @@ pub struct ScrubFacts {
     /// Runs of rows whose parity was written again.
     #[serde(default)]
     pub parities: u64,
-    /// Bytes that were verified by their checksums alone: a device of their raid5 was away, and with
-    /// it their parity or their other copies.
+    /// Bytes that were verified by their checksums alone: a device of their raid5 was away, and
+    /// with it their parity or their other copies.
     #[serde(default)]
     pub uncompared_bytes: u64,
     /// Which devices that were.

@@ -399,10 +399,9 @@ mod tests {
         let told = look("/s", "failed", json!([first.clone(), second.clone()]), 0);
         assert_eq!(
             told,
-            [
-                "/s (slot 1) has failed (a write was not done): no spare has taken its place, no spare \
-             is left"
-            ]
+            ["/s (slot 1) has failed (a write was not done): no spare has taken its place, no \
+                 spare \
+             is left"]
         );
         assert!(look("/s", "failed", json!([first, second]), 0).is_empty());
         assert_eq!(

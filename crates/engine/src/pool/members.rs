@@ -58,8 +58,8 @@ impl Pool {
             .collect()
     }
 
-    /// Counts the errors of the member in `slot` anew, and forgets the devices that failed there and
-    /// for which another stands; `None`: of all members.
+    /// Counts the errors of the member in `slot` anew, and forgets the devices that failed there
+    /// and for which another stands; `None`: of all members.
     pub fn clear_errors(&self, slot: Option<usize>) {
         self.volume().clear_errors(slot);
     }
