@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use storage::device::{
-    AlignedBuffer, Device, FileDevice, FileOptions, OpenError, Operation, Purpose, SharedBytes,
-    TransportChoice,
+    AlignedBuffer, Device, DeviceError, FileDevice, FileOptions, OpenError, Operation, Purpose,
+    SharedBytes, TransportChoice,
 };
 
 /// A block device over a file, for as long as this lives.
@@ -86,5 +86,47 @@ fn a_write_through_flushes_a_device_that_can_do_no_better() {
         }
         let (plain, through) = (between - before, below.flushes() - between);
         assert!(plain == 0 && through >= COUNT, "{transport:?}: {plain}, {through}");
+    }
+}
+
+/// Goal: a discard of a block device reaches what is below it, by every transport, and harms
+/// nothing beside it. Method: a loop device punches a hole into its file.
+#[test]
+fn a_discard_of_a_block_device_gives_back_what_is_below_it() {
+    use std::os::unix::fs::MetadataExt;
+    const BYTES: usize = 1 << 20;
+    for transport in [TransportChoice::Pread, TransportChoice::Uring] {
+        let name = format!("holdfast-discard-{}-{transport:?}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, vec![7; BYTES]).expect("there is room");
+        let file = std::fs::File::open(&path).expect("just written");
+        let below = LoopDevice::over(&path);
+        std::fs::remove_file(&path).expect("it was written");
+        let Some(below) = below else { return };
+        let options = FileOptions { transport, ..FileOptions::default() };
+        let device = match FileDevice::open(&below.0, options) {
+            Ok(device) => device,
+            Err(OpenError::NoUring { source, .. }) => {
+                eprintln!("SKIPPED io_uring: {source}");
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert!(!device.info().is_sparse, "a block device");
+        let blocks = || file.metadata().expect("it is open").blocks();
+        let before = blocks();
+        let discard = Operation::Discard { offset: 1 << 18, length_bytes: 1 << 19 };
+        match device.submit(Purpose::Cleaner, discard).wait() {
+            Ok(_) => {}
+            Err(DeviceError::NoDiscard { .. }) => {
+                eprintln!("SKIPPED: the file system below has no holes");
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(blocks() + 1000 < before, "{transport:?}: {before} blocks, {}", blocks());
+        let read = device.read(Purpose::Data, 0, BYTES).expect("the disk works");
+        let is_kept = |range: std::ops::Range<usize>| read[range].iter().all(|byte| *byte == 7);
+        assert!(is_kept(0..1 << 18) && is_kept(3 << 18..BYTES), "{transport:?}");
     }
 }

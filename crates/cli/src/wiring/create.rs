@@ -288,7 +288,11 @@ fn wipe(device: &FileDevice, is_file: bool) -> Result<(), DeviceError> {
     for offset in (0..size_bytes).step_by(step).filter(|_| is_file) {
         let length_bytes = (size_bytes - offset).min(DISCARD_BYTES);
         let discard = Operation::Discard { offset, length_bytes };
-        device.submit(Purpose::Superblock, discard).wait()?;
+        match device.submit(Purpose::Superblock, discard).wait() {
+            Ok(_) => {}
+            Err(DeviceError::NoDiscard { .. }) => break,
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }

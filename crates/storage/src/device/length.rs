@@ -78,6 +78,7 @@ mod tests {
             sector_bytes: 512,
             is_read_only: false,
             has_write_through: true,
+            is_sparse: false,
             transport: "memory",
         };
         let lengths = Lengths::new(info);

@@ -49,6 +49,7 @@ impl MemoryDevice {
             sector_bytes: 512,
             is_read_only: false,
             has_write_through: true,
+            is_sparse: false,
             transport: "memory",
         };
         Arc::new(MemoryDevice { info, chunks: RwLock::new(BTreeMap::new()) })

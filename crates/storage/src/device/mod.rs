@@ -18,6 +18,10 @@
 //! - D5: A device that was found to be shorter than it was when it was opened answers every later
 //!   write and flush with [`DeviceError::Shortened`]: what was past its end is lost, and a write
 //!   there would only hide it.
+//! - D6: A discard changes its range at any time from when it is submitted until it is answered, and
+//!   not after that. One that was not answered by its deadline may change it at any later time, and
+//!   does not fail the device: whoever asked leaves the range unused for as long as it is open. A
+//!   device that cannot discard answers [`DeviceError::NoDiscard`], to all further ones at once.
 //!
 //! # Deadlines
 //!
@@ -81,6 +85,9 @@ pub struct DeviceInfo {
     pub is_read_only: bool,
     /// Whether [`Operation::WriteThrough`] may be asked for; where not, a write and a flush do.
     pub has_write_through: bool,
+    /// Whether it is a file that had holes when it was opened: what is discarded becomes free in
+    /// the file system below.
+    pub is_sparse: bool,
     /// How requests travel: `io_uring`, `pread`, `memory`, `simulated`; said by `status`.
     pub transport: &'static str,
 }
@@ -186,7 +193,8 @@ pub enum Operation {
     },
     /// Make durable every write answered before this was submitted.
     Flush,
-    /// Say that a range holds nothing of value. A hint: what it reads as afterwards is undefined.
+    /// Say that a range holds nothing of value. What it reads as from now on is undefined, and may
+    /// change, until it is written again (D6).
     Discard {
         /// First byte on the device.
         offset: u64,
@@ -447,6 +455,12 @@ pub enum DeviceError {
         offset: u64,
         /// How many bytes.
         length_bytes: u64,
+    },
+    /// The device does not discard. Nothing was changed; do not ask again.
+    #[error("{device}: the device does not discard")]
+    NoDiscard {
+        /// Name of the device.
+        device: String,
     },
     /// Another has taken the pool on the device.
     #[error(

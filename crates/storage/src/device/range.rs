@@ -61,6 +61,7 @@ mod tests {
             sector_bytes: 512,
             is_read_only: false,
             has_write_through: true,
+            is_sparse: false,
             transport: "memory",
         };
         check_request(&info, purpose, operation).is_ok()

@@ -302,6 +302,7 @@ mod tests {
                 sector_bytes: 512,
                 is_read_only: false,
                 has_write_through: false,
+                is_sparse: false,
                 transport: "gate",
             };
             Arc::new(Gate {

@@ -382,6 +382,7 @@ fn info_of(slots: &[Slot], size_bytes: u64) -> DeviceInfo {
         sector_bytes: infos.iter().map(|info| info.sector_bytes).max().unwrap_or(512),
         is_read_only: infos.iter().any(|info| info.is_read_only),
         has_write_through: infos.iter().all(|info| info.has_write_through),
+        is_sparse: infos.iter().all(|info| info.is_sparse),
         transport: infos.first().map_or("none", |info| info.transport),
     }
 }

@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
+use rustix::ioctl::{Getter, Opcode, Setter, ioctl, opcode};
 
 /// `BLKGETSIZE64` of linux/fs.h, which gives a `u64` in spite of the type in its number.
 const BLKGETSIZE64: Opcode = opcode::read::<usize>(0x12, 114);
@@ -23,6 +23,16 @@ pub(super) fn is_read_only(device: &OwnedFd) -> Result<bool, Errno> {
 pub(super) fn size_bytes(device: &OwnedFd) -> Result<u64, Errno> {
     // SAFETY: the kernel writes one `u64` where the getter has room for one, and keeps nothing.
     unsafe { ioctl(device, Getter::<BLKGETSIZE64, u64>::new()) }
+}
+
+/// `BLKDISCARD` of linux/fs.h, which takes two `u64`: where it begins, and how many bytes.
+const BLKDISCARD: Opcode = opcode::none(0x12, 119);
+
+/// Discards a range of the block device: what it reads as then is the device's to choose.
+pub(super) fn discard(device: &OwnedFd, offset: u64, length_bytes: u64) -> Result<(), Errno> {
+    let range = [offset, length_bytes];
+    // SAFETY: the kernel reads two `u64` where the setter has them, and keeps nothing.
+    unsafe { ioctl(device, Setter::<BLKDISCARD, [u64; 2]>::new(range)) }
 }
 
 /// `LOOP_GET_STATUS64` of linux/loop.h, a number from before there was a scheme for them.

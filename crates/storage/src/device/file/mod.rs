@@ -15,6 +15,8 @@
 //! - DF3: A call that is overdue when the device is dropped keeps its memory for as long as the
 //!   process lives, and the open file, and so the lock of DF1, until it returns: nobody else opens
 //!   the file before.
+//! - DF4: A discard of a block device is an ioctl, which no ring takes: threads of its own make it,
+//!   so whoever asked can leave at the deadline all the same.
 //! - DF2: The size in use is durable before the first request past what it was, so `fdatasync`
 //!   leaves out nothing that a read needs. Each flush asks for the size first, and a short read
 //!   tells too: somebody may cut the file (D5).
@@ -35,6 +37,7 @@ pub use open::{Access, FileOptions, OpenError, TransportChoice};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -65,6 +68,8 @@ pub(super) const RINGS_MAX: usize = 4;
 pub struct FileDevice {
     target: Arc<Target>,
     transport: Transport,
+    /// Of a block device (DF4): they start with the first discard.
+    discards: Threads,
 }
 
 #[derive(Debug)]
@@ -83,6 +88,8 @@ struct Target {
     is_block_device: bool,
     lengths: Lengths,
     health: Health,
+    /// Whether it has answered that it does not discard (D6).
+    has_no_discard: AtomicBool,
     /// Until when the end of the device waits for requests; set when that begins.
     ends_at: OnceLock<Instant>,
 }
@@ -209,7 +216,8 @@ impl FileDevice {
             Some(ring) => Transport::Uring(Rings::new(ring, Arc::clone(&target))),
             None => Transport::Threads(Threads::new(Arc::<Target>::clone(&target))),
         };
-        Ok(Arc::new(FileDevice { target, transport }))
+        let discards = Threads::new(Arc::<Target>::clone(&target));
+        Ok(Arc::new(FileDevice { target, transport, discards }))
     }
 }
 
@@ -228,6 +236,9 @@ impl FileDevice {
             Ok(asked) => asked,
             Err(error) => return Ticket::ready(Err(error)),
         };
+        if self.target.is_block_device && operation.kind() == RequestKind::Discard {
+            return self.discards.submit(purpose, operation, asked);
+        }
         match &self.transport {
             Transport::Uring(rings) => ring(rings.of_thread(), operation, asked),
             Transport::Threads(threads) => threads.submit(purpose, operation, asked),
@@ -250,8 +261,8 @@ impl Target {
     ) -> Target {
         let ends_at = OnceLock::new();
         let lock = backing::identity_of(backing.last().unwrap_or(&file));
-        let lengths = Lengths::new(info);
-        Target { file, backing, lock, is_block_device, lengths, health, ends_at }
+        let (lengths, has_no_discard) = (Lengths::new(info), AtomicBool::new(false));
+        Target { file, backing, lock, is_block_device, lengths, health, has_no_discard, ends_at }
     }
 
     fn info(&self) -> &DeviceInfo {
@@ -290,7 +301,8 @@ impl Target {
         let mode = FallocateFlags::empty();
         let length_bytes = size_bytes - offset;
         match rustix::fs::fallocate(&self.file, mode, offset, length_bytes) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) | Ok(()) => Ok(()),
+            Ok(()) => Ok(()),
+            Err(errno) if is_unsupported(errno) => Ok(()),
             Err(errno) => {
                 let failed = Err(Failure::System(errno));
                 self.answer(RequestKind::Write, offset, length_bytes, failed)
@@ -301,6 +313,10 @@ impl Target {
     /// Refuses what must not reach the file.
     fn admit(&self, purpose: Purpose, operation: &Operation) -> Result<Asked, DeviceError> {
         check_request(self.info(), purpose, operation)?;
+        let is_discard = operation.kind() == RequestKind::Discard;
+        if is_discard && self.has_no_discard.load(Ordering::Relaxed) {
+            return Err(DeviceError::NoDiscard { device: self.info().name.clone() });
+        }
         let asked = self.health.admit(self.info(), operation)?;
         if operation.makes_durable() {
             self.check_end()?;
@@ -338,6 +354,14 @@ impl Target {
             self.health.fail();
         }
         let device = self.info().name.clone();
+        if let (RequestKind::Discard, Failure::System(errno)) = (kind, failure)
+            && is_unsupported(errno)
+        {
+            if !self.has_no_discard.swap(true, Ordering::Relaxed) {
+                tracing::info!(device, %errno, "the device does not discard");
+            }
+            return Err(DeviceError::NoDiscard { device });
+        }
         let is_full = matches!(failure, Failure::System(Errno::NOSPC | Errno::DQUOT));
         if is_full && kind == RequestKind::Write {
             return Err(DeviceError::NoSpace { device, offset });
@@ -395,22 +419,15 @@ impl Target {
         self.answer(RequestKind::Flush, 0, 0, result)
     }
 
-    /// A hint: a device or file system that cannot do it is no failure.
-    ///
-    /// On a block device as well: there the kernel discards, and writes zeros by a command if the
-    /// device does not promise to read as zeros afterwards, but never by transferring them.
+    /// Punches a hole into a file; of a block device the range is discarded, whatever it reads as
+    /// then.
     fn discard(&self, offset: u64, length_bytes: u64) -> Result<(), DeviceError> {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let result = rustix::fs::fallocate(&self.file, mode, offset, length_bytes);
-        let result = Target::end_of_discard(result);
-        self.answer(RequestKind::Discard, offset, length_bytes, result)
-    }
-
-    fn end_of_discard(result: Result<(), Errno>) -> Result<(), Failure> {
-        match result {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => Ok(()),
-            other => other.map_err(Failure::System),
-        }
+        let result = match self.is_block_device {
+            true => block::discard(&self.file, offset, length_bytes),
+            false => rustix::fs::fallocate(&self.file, mode, offset, length_bytes),
+        };
+        self.answer(RequestKind::Discard, offset, length_bytes, result.map_err(Failure::System))
     }
 
     /// Does what is asked, in the calling thread.
@@ -427,6 +444,11 @@ impl Target {
         }
         Ok(Completion::default())
     }
+}
+
+/// Whether the system says that it cannot do this to such a file or device at all.
+fn is_unsupported(errno: Errno) -> bool {
+    matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV | Errno::NOTTY)
 }
 
 impl Device for FileDevice {

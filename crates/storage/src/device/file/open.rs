@@ -23,6 +23,9 @@ const FILE_MODE: u32 = 0o600;
 const EXT4: i64 = 0xef53;
 const XFS: i64 = 0x5846_5342;
 
+/// Unit of `stx_blocks`, whatever the file system's own is.
+const STATX_BLOCK_BYTES: u64 = 512;
+
 /// What the device is opened for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
@@ -206,6 +209,7 @@ pub(super) fn open(path: &Path, options: FileOptions) -> Result<Opened, OpenErro
         sector_bytes,
         is_read_only,
         has_write_through,
+        is_sparse: !is_block_device && has_holes(&file, end),
         transport: "",
     };
     Ok(Opened { file, backing, is_block_device, info, is_direct })
@@ -240,6 +244,14 @@ pub(super) fn end_bytes(file: &OwnedFd, is_block_device: bool) -> Result<u64, Er
     }
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     Ok(rustix::fs::statx(file, "", flags, StatxFlags::SIZE)?.stx_size)
+}
+
+/// Whether the file system has given a file of `end` bytes less room than that: there are holes in
+/// it. A file that somebody has preallocated has none.
+fn has_holes(file: &OwnedFd, end: u64) -> bool {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(file, "", flags, StatxFlags::BLOCKS);
+    found.is_ok_and(|found| found.stx_blocks.saturating_mul(STATX_BLOCK_BYTES) < end)
 }
 
 /// Returns how many names the file has, and its mode, as [`end_bytes`] returns its end.

@@ -251,11 +251,47 @@ fn discard_is_taken_and_harms_nothing_outside_its_range() {
     with_each_transport(1 << 20, |device, _| {
         device.write(Purpose::Data, 0, filled(12288, 1)).expect("the disk works");
         let discard = Operation::Discard { offset: 4096, length_bytes: 4096 };
-        device.submit(Purpose::Cleaner, discard).wait().expect("a hint");
+        let discarded = device.submit(Purpose::Cleaner, discard).wait();
+        let is_taken = matches!(discarded, Ok(_) | Err(DeviceError::NoDiscard { .. }));
+        assert!(is_taken, "{discarded:?}");
         let read = device.read(Purpose::Data, 0, 12288).expect("the disk works");
         let expected = filled(12288, 1);
         assert_eq!(read[..4096], expected[..4096]);
         assert_eq!(read[8192..], expected[8192..]);
+    });
+}
+
+/// Goal: a discard of a file gives its room back to the file system, and a file with holes says that
+/// it has some.
+#[test]
+fn what_is_discarded_of_a_file_is_room_again() {
+    use std::os::unix::fs::MetadataExt;
+    with_each_transport(1 << 20, |device, path| {
+        assert!(device.info().is_sparse, "a new file has holes");
+        let blocks = || std::fs::metadata(path).expect("it is there").blocks();
+        device.write(Purpose::Data, 0, filled(1 << 19, 1)).expect("the disk works");
+        device.flush(Purpose::Data).expect("the disk works");
+        let before = blocks();
+        let discard = Operation::Discard { offset: 0, length_bytes: 1 << 19 };
+        match device.submit(Purpose::Cleaner, discard).wait() {
+            Ok(_) => assert!(blocks() + 1000 < before, "{before} {}", blocks()),
+            Err(DeviceError::NoDiscard { .. }) => eprintln!("SKIPPED: no holes here"),
+            Err(error) => panic!("{error}"),
+        }
+    });
+}
+
+/// D6: a refusal is remembered, and the next discard does not reach the system.
+#[test]
+fn a_device_that_cannot_discard_says_so_at_once() {
+    with_each_transport(1 << 20, |device, _| {
+        let refused = Err(Failure::System(Errno::OPNOTSUPP));
+        let error = device.target.answer(RequestKind::Discard, 0, 4096, refused);
+        assert!(matches!(error, Err(DeviceError::NoDiscard { .. })), "{error:?}");
+        let discard = Operation::Discard { offset: 0, length_bytes: 4096 };
+        let error = device.submit(Purpose::Cleaner, discard).wait();
+        assert!(matches!(error, Err(DeviceError::NoDiscard { .. })), "{error:?}");
+        device.write(Purpose::Data, 0, filled(4096, 1)).expect("still trusted");
     });
 }
 

@@ -424,7 +424,7 @@ fn end_of(request: &mut Request, step: Result<usize, Errno>) -> Option<Result<()
     match request.operation.kind() {
         // Never again, whatever it was (D3).
         RequestKind::Flush => Some(step.map(drop).map_err(Failure::System)),
-        RequestKind::Discard => Some(Target::end_of_discard(step.map(drop))),
+        RequestKind::Discard => Some(step.map(drop).map_err(Failure::System)),
         RequestKind::Read | RequestKind::Write => request.progress.advance(step),
     }
 }
@@ -467,6 +467,7 @@ mod tests {
             sector_bytes: 512,
             is_read_only: false,
             has_write_through: false,
+            is_sparse: false,
             transport,
         };
         let (file, health) = (reader.into(), Health::new(deadline));

@@ -18,6 +18,7 @@
 //!
 //! Not here: counts and budgets on other devices (`counting.rs`).
 
+mod discard;
 mod fault;
 mod image;
 mod late;
@@ -44,23 +45,18 @@ use super::health::{Asked, Health};
 use super::length::{END_BYTES, Lengths};
 use super::range::check_request;
 use super::{
-    AlignedBuffer, Completion, DEADLINE_DEFAULT, Device, DeviceError, DeviceInfo, IO_ALIGN_BYTES,
-    Operation, PendingRequest, Purpose, RequestKind, SharedBytes, Ticket,
+    AlignedBuffer, Completion, DEADLINE_DEFAULT, Device, DeviceError, DeviceInfo, Operation,
+    PendingRequest, Purpose, RequestKind, SharedBytes, Ticket,
 };
 use crate::convert::{to_u64, to_usize};
 use crate::counters::{IoCounters, IoCounts};
+use discard::Discards;
 use fault::{Timing, Unstored, WriteFate};
 use late::{Effect, LateEffects};
 use model::Disk;
 use runtime::prng::Prng;
 use runtime::sync::sim;
 use volatile::WriteCache;
-
-/// What a discarded range reads as, when the seed lets the discard happen.
-const DISCARDED_BYTE: u8 = 0xdc;
-
-/// A discard of more than this is ignored, as a device may: it would only fill memory.
-const DISCARD_BYTES_MAX: u64 = 16 << 20;
 
 /// How a simulated device is set up.
 #[derive(Clone, Debug)]
@@ -71,6 +67,8 @@ pub struct SimOptions {
     pub sector_bytes: u32,
     /// Whether writes can be durable by themselves.
     pub has_write_through: bool,
+    /// Whether it can discard.
+    pub has_discard: bool,
     /// Where it ends as long as nobody makes it longer ([`SimDevice::extend`]); `None`: where its
     /// image does.
     pub end_bytes: Option<u64>,
@@ -96,6 +94,7 @@ impl Default for SimOptions {
             name: "sim:0".to_owned(),
             sector_bytes: 512,
             has_write_through: true,
+            has_discard: true,
             end_bytes: None,
             model: DiskModel::instant(),
             faults: FaultPlan::none(),
@@ -133,6 +132,7 @@ struct State {
     /// Virtual time of threads without a scheduler.
     now_ns: u64,
     late: LateEffects,
+    discards: Discards,
     recording: Option<Recording>,
     faults: FaultPlan,
     /// Requests begun since the fault plan was armed, by kind: what it counts.
@@ -165,6 +165,8 @@ enum Outcome {
     WriteThrough(u64),
     /// The writes it makes durable.
     Flush(Vec<u64>),
+    /// The discard's number.
+    Discard(u64),
     Fails(DeviceError),
     /// It takes effect when its time has come.
     Late,
@@ -201,6 +203,7 @@ impl SimDevice {
             sector_bytes: options.sector_bytes,
             is_read_only: false,
             has_write_through: options.has_write_through,
+            is_sparse: false,
             transport: "simulated",
         };
         let sector_bytes = u64::from(options.sector_bytes);
@@ -213,6 +216,7 @@ impl SimDevice {
             prng: Prng::from_seed(options.seed),
             now_ns: 0,
             late: LateEffects::default(),
+            discards: Discards::default(),
             recording,
             faults: options.faults.clone(),
             begun: [0; RequestKind::ALL.len()],
@@ -438,6 +442,7 @@ impl Shared {
         if self.options.power.is_cut() {
             return;
         }
+        state.land_discards();
         for late in state.late.take_due(now_of(state)) {
             if late.is_overdue.load(Ordering::SeqCst) {
                 self.health.returned();
@@ -484,7 +489,11 @@ impl Shared {
                 match self.decide(&mut state, (now_ns, purpose), operation).1 {
                     Outcome::Flush(covered) => state.answer_flush(covered),
                     Outcome::WriteThrough(id) => state.answer_write_through(id),
-                    Outcome::Read(_) | Outcome::Write(_) | Outcome::Fails(_) | Outcome::Late => {}
+                    Outcome::Read(_)
+                    | Outcome::Write(_)
+                    | Outcome::Discard(_)
+                    | Outcome::Fails(_)
+                    | Outcome::Late => {}
                 }
                 (u64::MAX, Outcome::Late)
             }
@@ -643,23 +652,20 @@ impl Shared {
         offset: u64,
         length_bytes: u64,
     ) -> Outcome {
+        if !self.options.has_discard {
+            return Outcome::Fails(DeviceError::NoDiscard { device: self.info().name.clone() });
+        }
         if fails {
+            // It may have taken effect in part all the same.
+            let id = state.begin_discard(offset, length_bytes);
+            state.answer_discard(id);
             return Outcome::Fails(self.io_error(RequestKind::Discard, offset, length_bytes));
         }
-        if self.health.has_failed() || length_bytes > DISCARD_BYTES_MAX || state.prng.one_in(2) {
+        if state.faults.unstored(state.begun[RequestKind::Write.index()], purpose).is_some() {
+            // It may discard nothing, as any device.
             return Outcome::Write(None);
         }
-        let mut junk = AlignedBuffer::zeroed(IO_ALIGN_BYTES);
-        junk.fill(DISCARDED_BYTE);
-        let junk = Arc::new(junk);
-        let piece_bytes = to_u64(IO_ALIGN_BYTES);
-        let pieces = (0..length_bytes.div_ceil(piece_bytes)).map(|nth| {
-            let end = to_usize((length_bytes - nth * piece_bytes).min(piece_bytes));
-            SharedBytes::new(Arc::clone(&junk), 0..end)
-        });
-        let pieces: Vec<SharedBytes> = pieces.collect();
-        let unstored = state.faults.unstored(state.begun[RequestKind::Write.index()], purpose);
-        Outcome::Write(state.take_stored(unstored, offset, &pieces))
+        Outcome::Discard(state.begin_discard(offset, length_bytes))
     }
 
     fn cut_power_if_planned(&self, state: &State) {
@@ -703,6 +709,7 @@ impl PendingRequest for SimRequest {
             }
             Outcome::WriteThrough(id) => state.answer_write_through(id),
             Outcome::Flush(covered) => state.answer_flush(covered),
+            Outcome::Discard(id) => state.answer_discard(id),
             Outcome::Fails(error) => {
                 match asked.kind {
                     RequestKind::Read => state.harm.failed_reads += 1,
