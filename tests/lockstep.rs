@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use engine::alloc::policy::placement;
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, FsResult, Ino, NewInode};
-use engine::{CreateOptions, FilesOptions, OpenOptions, Pool};
+use engine::{CreateOptions, DiscardOptions, FilesOptions, OpenOptions, Pool};
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::{MemoryDevice, SharedDevice};
@@ -183,6 +183,7 @@ pub(crate) fn open_options(random: &mut Prng) -> OpenOptions {
         },
         active_log_bytes: choose(random, &[512 << 10, 4 << 20, default.active_log_bytes]),
         dirty_pages: choose(random, &[64, 512, default.dirty_pages]),
+        discard: choose(random, &[DiscardOptions::at_once(), default.discard]),
         ..default
     }
 }

@@ -3,6 +3,7 @@
 mod attach;
 mod begun;
 mod crash;
+mod discard;
 mod evacuation_time;
 mod groups;
 mod hangs;
@@ -52,7 +53,7 @@ mod unread;
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, NewInode};
-use engine::{CreateOptions, OpenError, OpenOptions, Pool, ScrubReport};
+use engine::{CreateOptions, DiscardOptions, OpenError, OpenOptions, Pool, ScrubReport};
 use format::members::Layout;
 use runtime::clock::ManualClock;
 use runtime::prng::Prng;
@@ -116,7 +117,8 @@ fn reopened(devices: &[Arc<SimDevice>], which: &[usize]) -> Devices {
 
 /// Opens the pool on `devices`.
 fn open(devices: &[Arc<SimDevice>]) -> Result<Pool, OpenError> {
-    let options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
+    let discard = DiscardOptions::at_once();
+    let options = OpenOptions { cache_bytes: 1 << 20, discard, ..OpenOptions::default() };
     let opening = Opening { devices: shared(devices), accepts_missing: false };
     Pool::open_members(opening, Arc::new(ManualClock::new()), options)
 }

@@ -333,6 +333,24 @@ pub(crate) const FOUND: &[Row] = &[
         "rebuild::rows_with_a_joining_member_do_not_count_as_agreed",
     ),
     (
+        "OneDiscardAwaited",
+        "members",
+        "discard::what_a_late_discard_may_still_change_is_not_used_again",
+    ),
+    (
+        "DiscardNotAwaited",
+        "members",
+        "discard::what_a_late_discard_may_still_change_is_not_used_again",
+    ),
+    ("DiscardNotHeld", "engine", "alloc::discard::tests::what_is_held_is_free_and_stays_so"),
+    ("PendingDiscarded", "engine", "alloc::discard::tests::what_is_held_is_free_and_stays_so"),
+    ("OpenDiscarded", "engine", "alloc::discard::tests::what_is_held_is_free_and_stays_so"),
+    (
+        "ExpiredDiscardReleased",
+        "members",
+        "discard::what_a_late_discard_may_still_change_is_not_used_again",
+    ),
+    (
         "PinForgotten",
         "engine",
         "alloc::pin::tests::a_segment_that_empties_while_it_is_pinned_is_free_only_afterwards",

@@ -27,8 +27,8 @@ pub mod vnode;
 pub use alloc::{PlacementError, Shortage, SpaceCounts};
 pub use buffer::{CacheCounts, LsnCounts};
 pub use jobs::{
-    CleanerCounts, CleanerGauge, JobProgress, JobStatus, Pace, Percent, RebuildReport, ScrubError,
-    ScrubReport,
+    CleanerCounts, CleanerGauge, DiscardCounts, DiscardOn, DiscardOptions, JobProgress, JobStatus,
+    Pace, Percent, RebuildReport, ScrubError, ScrubReport, TrimError, TrimReport,
 };
 pub use journal::{JournalCounts, RecoveryError, RecoveryReport};
 pub use pool::{

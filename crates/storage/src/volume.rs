@@ -29,6 +29,7 @@
 mod attaching;
 mod below;
 mod composite;
+mod discard;
 mod durable;
 mod groups;
 mod growth;

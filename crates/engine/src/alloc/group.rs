@@ -17,6 +17,7 @@ use storage::device::Purpose;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::apart::Apart;
+use super::discard::Below;
 use super::spare::Free;
 use super::{Allocator, Extent, Level, State, group_page_index};
 use crate::buffer::{Buffer, corrupt, io, newest_copy, page_of};
@@ -45,6 +46,10 @@ pub(super) struct Segment {
     pub(super) level: Level,
     /// How many have it pinned (G6).
     pub(super) pins: u32,
+    /// What lies there is being discarded, or may be at any time (G9).
+    pub(super) is_held: bool,
+    /// What may lie there while it is free.
+    pub(super) below: Below,
     /// Of a metadata segment: a bit per page that is held.
     pages: Vec<u64>,
 }
@@ -60,13 +65,16 @@ impl Segment {
         incarnation: Epoch(0),
         level: Level::MOVED,
         pins: 0,
+        is_held: false,
+        below: Below::Nothing,
         pages: Vec::new(),
     };
 
     pub(super) fn is_free(&self) -> bool {
         let is_data_or_free = matches!(self.kind, SegmentKind::Free | SegmentKind::Data);
         let is_pinned = self.pins > 0 && !planted::is(Planted::PinForgotten);
-        self.held == 0 && !self.is_open && !is_pinned && is_data_or_free
+        let is_held = self.is_held && !planted::is(Planted::DiscardNotHeld);
+        self.held == 0 && !self.is_open && !is_pinned && !is_held && is_data_or_free
     }
 }
 
@@ -163,6 +171,7 @@ impl Group {
         if !planted::is(Planted::MetadataKeepsIncarnation) {
             (entry.incarnation, entry.filled) = (incarnation, 0);
         }
+        entry.below = Below::Kept;
         entry.pages = empty_pages(geometry, number);
         self.free_pages += clear_bits(&entry.pages);
         self.free_count -= 1;
@@ -176,6 +185,7 @@ impl Group {
         entry.is_open = true;
         entry.kind = SegmentKind::Data;
         entry.incarnation = incarnation;
+        entry.below = Below::Kept;
         entry.filled = 0;
         self.free_count -= 1;
     }
@@ -526,6 +536,12 @@ impl Allocator {
                 incarnation: usage.incarnation,
                 level: Level::MOVED,
                 pins: 0,
+                is_held: false,
+                // Whether it was discarded no mount knows of the one before.
+                below: match usage.kind {
+                    SegmentKind::Free => Below::Nothing,
+                    SegmentKind::Data | SegmentKind::Metadata | SegmentKind::Journal => Below::Kept,
+                },
                 pages: Vec::new(),
             };
             if usage.kind == SegmentKind::Metadata && usage.live == 0 {

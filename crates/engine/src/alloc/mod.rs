@@ -34,6 +34,7 @@
 
 mod apart;
 mod change;
+mod discard;
 mod disk_groups;
 mod extent;
 mod giving_up;
@@ -50,6 +51,7 @@ mod shortage;
 mod spare;
 
 pub(crate) use apart::MainHas;
+pub(crate) use discard::{Discardable, HeldFree};
 pub(crate) use disk_groups::{CanLeave, Found, Going};
 pub(crate) use extent::{Extent, Extents};
 pub(crate) use level::Level;
@@ -77,11 +79,12 @@ use crate::buffer::{Buffer, Cache, corrupt, page_of};
 use crate::convert::{index, narrow};
 use crate::error::{FsError, FsResult};
 use crate::journal::{Journal, Tx};
-use crate::sync::Mutex;
+use crate::sync::{Condvar, Mutex};
 use crate::usage::Kept;
 
 use self::apart::Apart;
 use self::change::Looked;
+use self::discard::Withheld;
 use self::group::{Group, OWN_PLACES};
 use self::policy::{PlacementPolicy, SegmentView};
 use self::share::{Share, capacity_of, main_of, parts_of};
@@ -104,6 +107,11 @@ pub(crate) const PROMISED_SEGMENTS: u32 = CLEANER_SEGMENTS + 2;
 pub(crate) struct SegmentId {
     pub(crate) group: u32,
     pub(crate) segment: u32,
+}
+
+impl SegmentId {
+    /// The first that there can be.
+    pub(crate) const FIRST: SegmentId = SegmentId { group: 0, segment: 0 };
 }
 
 /// What a transaction took and gave back: settled when it ends.
@@ -153,6 +161,9 @@ struct State {
     reserve: u64,
     /// Of the main disk group where no data may lie there.
     apart: Option<Apart>,
+    /// Discards that are not answered, and how many were (G10).
+    discarding: u32,
+    discards_ended: u64,
 }
 
 /// The allocator of a pool.
@@ -174,7 +185,11 @@ pub(crate) struct Allocator {
     block_fragments: u64,
     /// Fragments of a segment that blocks of the default size can't have.
     lost_fragments: u32,
+    /// What is held because its discard has expired.
+    pub(crate) withheld: Withheld,
     state: Mutex<State>,
+    /// A discard was answered.
+    discard_ended: Condvar,
 }
 
 /// How full the pool is, in fragments.
@@ -249,6 +264,8 @@ impl Allocator {
             capacity,
             reserve,
             apart: None,
+            discarding: 0,
+            discards_ended: 0,
         };
         let state = Mutex::new(state);
         let allocator = Allocator {
@@ -262,7 +279,9 @@ impl Allocator {
             block_shift,
             block_fragments,
             lost_fragments,
+            withheld: Withheld::default(),
             state,
+            discard_ended: Condvar::default(),
         };
         if !parts_of(allocator.geometry()).is_empty() {
             let of_first = groups_used.saturating_sub(allocator.note_disk_groups()?);
@@ -386,6 +405,20 @@ impl Allocator {
     ) -> FsResult<Place> {
         let mut state = self.state.lock();
         self.need()?;
+        loop {
+            match self.allocate_page_of(&mut state, (&mut *tx, &mut *ledger), near) {
+                Err(FsError::NoSpace) if self.await_discard(&mut state) => {}
+                allocated => return allocated,
+            }
+        }
+    }
+
+    fn allocate_page_of(
+        &self,
+        state: &mut State,
+        (tx, ledger): (&mut Tx, &mut Ledger),
+        near: Place,
+    ) -> FsResult<Place> {
         // GR2: what is given up gives none.
         let main = state.shares[0].numbers.clone();
         let count = main.end.saturating_sub(main.start);
@@ -396,7 +429,7 @@ impl Allocator {
         let has_page = |state: &State, number| {
             state.groups.get(&number).is_some_and(|group| group.free_pages > 0)
         };
-        self.can_give(&mut state, first)?;
+        self.can_give(state, first)?;
         let barred = self.shortage.as_ref().map(|shortage| shortage.barred()).unwrap_or_default();
         let known = state.shares[0].spare.known();
         if (!has_page(&state, first) || barred.contains(&first)) && known > 0 {
@@ -407,24 +440,24 @@ impl Allocator {
             let found = behind.or_else(|| state.groups.range(main.clone()).find(roomy));
             let found = found.map(|(number, _)| *number).or_else(|| {
                 let elsewhere = state.shares[0].spare.elsewhere()?;
-                self.can_give(&mut state, elsewhere).is_ok_and(|can| can).then_some(elsewhere)
+                self.can_give(state, elsewhere).is_ok_and(|can| can).then_some(elsewhere)
             });
             first = found.unwrap_or(first);
         }
         for step in 0..count {
             let number = main.start + (first - main.start + step) % count;
-            if barred.contains(&number) || !self.can_give(&mut state, number)? {
+            if barred.contains(&number) || !self.can_give(state, number)? {
                 continue;
             }
             let group = state.groups.get_mut(&number).expect("ensured");
             let spare = group.free();
             let Some(segment) = self.metadata_segment(group, number)? else { continue };
             let fragment = group.take_page(segment, self.geometry());
-            Self::note_spare(&mut state, number, spare);
+            Self::note_spare(state, number, spare);
             let place = Place::new(0, number, fragment);
             let extent = Extent { place, fragments: self.geometry().page_fragments() };
             state.used += u64::from(extent.fragments);
-            Apart::change(&mut state, number, |apart| apart.used += u64::from(extent.fragments));
+            Apart::change(state, number, |apart| apart.used += u64::from(extent.fragments));
             ledger.taken.push(extent);
             let group = &state.groups[&number];
             self.log_change(tx, group, extent, true, &mut Looked::default())?;
@@ -632,22 +665,6 @@ impl Allocator {
         }
     }
 
-    /// Whether new names, and `count` pages besides, may take pages.
-    ///
-    /// # Errors
-    ///
-    /// [`FsError::NoSpace`] if they would take the segments that the cleaner needs.
-    pub(crate) fn check_pages(&self, count: u32) -> FsResult<()> {
-        let mut state = self.state.lock();
-        self.need()?;
-        // GR1.
-        if self.count_free_in(&mut state, 0, CLEANER_SEGMENTS + 1)? > CLEANER_SEGMENTS {
-            return Ok(());
-        }
-        let wanted = PAGES_KEPT + u64::from(count);
-        if state.shares[0].spare.known() < wanted { Err(FsError::NoSpace) } else { Ok(()) }
-    }
-
     /// Returns the group in which a directory and the data of its files belong, if the policy has
     /// one.
     pub(crate) fn home_group(&self, directory: AnodeNo) -> Option<u32> {
@@ -672,8 +689,10 @@ impl Allocator {
         self.need()?;
         let is_data = matches!(urgency, Urgency::User | Urgency::Held);
         let kept = if is_data { CLEANER_SEGMENTS } else { 0 };
-        if self.count_free(&mut state, kept + 1)? <= kept {
-            return Err(FsError::NoSpace);
+        while self.count_free(&mut state, kept + 1)? <= kept {
+            if !self.await_discard(&mut state) {
+                return Err(FsError::NoSpace);
+            }
         }
         let id = self.take_free(&mut state, home, preference)?;
         let incarnation = self.journal.birth();

@@ -40,7 +40,9 @@ impl Allocator {
         self.ensure_group(&mut state, id.group)?;
         let group = state.groups.get_mut(&id.group);
         let segment = group.and_then(|group| group.segments.get_mut(index(id.segment)));
-        let Some(segment) = segment.filter(|segment| !segment.is_free()) else { return Ok(None) };
+        let Some(segment) = segment.filter(|it| !it.is_free() && !it.is_held) else {
+            return Ok(None);
+        };
         if segment.is_open && planted::is(Planted::RebuildSkipsOpen) {
             return Ok(None);
         }
@@ -91,7 +93,7 @@ impl Allocator {
         }
         self.ensure_group(&mut state, id.group).ok()?;
         let segment = state.groups.get(&id.group)?.segments.get(index(id.segment))?;
-        if segment.is_free() {
+        if segment.is_free() || segment.is_held {
             return Some(None);
         }
         Some(Some(kept_as(segment.kind)))

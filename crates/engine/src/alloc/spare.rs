@@ -16,9 +16,9 @@ use format::map::POINTERS_PER_PAGE;
 use runtime::planted::{self, Planted};
 
 use super::share::{Share, front_of};
-use super::{Allocator, State};
+use super::{Allocator, CLEANER_SEGMENTS, PAGES_KEPT, State};
 use crate::buffer::page_of;
-use crate::error::FsResult;
+use crate::error::{FsError, FsResult};
 
 /// Groups that are counted when a pool is opened: all of a pool of 16 GiB, for a read of each.
 const COUNTED_AT_OPEN: u32 = 16;
@@ -142,6 +142,28 @@ impl Allocator {
         }
         drop(state);
         self.count_groups(COUNTED_AT_TICK);
+    }
+
+    /// Whether new names, and `count` pages besides, may take pages.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NoSpace`] if they would take the segments that the cleaner needs.
+    pub(crate) fn check_pages(&self, count: u32) -> FsResult<()> {
+        let mut state = self.state.lock();
+        self.need()?;
+        // GR1.
+        let wanted = PAGES_KEPT + u64::from(count);
+        loop {
+            if self.count_free_in(&mut state, 0, CLEANER_SEGMENTS + 1)? > CLEANER_SEGMENTS
+                || state.shares[0].spare.known() >= wanted
+            {
+                return Ok(());
+            }
+            if !self.await_discard(&mut state) {
+                return Err(FsError::NoSpace);
+            }
+        }
     }
 
     fn count_groups(&self, groups: u32) {

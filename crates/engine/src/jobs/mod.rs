@@ -2,7 +2,7 @@
 //!
 //! A [`Job`] does a bounded step each time it is asked. [`Jobs`] asks, from `Pool::tick`:
 //!
-//! - *Standing jobs*: the flusher, quotas, deferred frees, the cleaner, the weigher. Each once a
+//! - *Standing jobs*: the flusher, quotas, deferred frees, discards, the cleaner, the weigher. Each once a
 //!   tick, in this order. What fails of one keeps no other from its step; the first failure is
 //!   told when all that is due is done.
 //! - *Walks*: what has an end, as a deletion, a scrub, a rebuild. Each in turn, until all wait or
@@ -27,6 +27,7 @@
 mod cleaner;
 mod deferred;
 mod deletion;
+mod discards;
 mod evacuation;
 mod flusher;
 mod gauge;
@@ -40,6 +41,9 @@ mod scrub;
 mod weigher;
 
 pub(crate) use self::deletion::Deletion;
+use self::discards::Discards;
+pub(crate) use self::discards::{DiscardCounters, Trim, TrimCounts};
+pub use self::discards::{DiscardCounts, DiscardOn, DiscardOptions, TrimError, TrimReport};
 use self::evacuation::{Evacuation, Leaving};
 pub use self::gauge::{CleanerCounts, CleanerGauge};
 use self::pace::Turns;
@@ -167,14 +171,30 @@ struct Walks {
 }
 
 /// The jobs of a pool.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Jobs {
     cleaner: Arc<Cleaner>,
     deferred_frees: DeferredFrees,
+    discards: Discards,
     walks: Mutex<Walks>,
 }
 
 impl Jobs {
+    /// Returns the jobs of a pool that discards as `discards` says.
+    pub(crate) fn new(discards: DiscardOptions) -> Jobs {
+        Jobs {
+            cleaner: Arc::default(),
+            deferred_frees: DeferredFrees::default(),
+            discards: Discards::new(discards),
+            walks: Mutex::default(),
+        }
+    }
+
+    /// Returns what counts the discards.
+    pub(crate) fn discard_counters(&self) -> &Arc<DiscardCounters> {
+        &self.discards.counters
+    }
+
     /// Returns who empties segments for writers.
     pub(crate) fn emptier(&self) -> Arc<dyn Empties> {
         let cleaner: Arc<Cleaner> = Arc::clone(&self.cleaner);
@@ -223,8 +243,14 @@ impl Jobs {
     pub(crate) fn tick(&self, core: &Core) -> FsResult<Option<Duration>> {
         core.store.journal.check_alive()?;
         let now_ns = core.store.clock.monotonic_ns();
-        let standing: [&dyn Job; 5] =
-            [&Flusher, &QuotaKeeper, &self.deferred_frees, self.cleaner.as_ref(), &Weigher];
+        let standing: [&dyn Job; 6] = [
+            &Flusher,
+            &QuotaKeeper,
+            &self.deferred_frees,
+            &self.discards,
+            self.cleaner.as_ref(),
+            &Weigher,
+        ];
         let mut failure = None;
         for job in standing {
             let stepped = job.step(core, now_ns, Budget { units: UNITS_PER_STEP });

@@ -22,6 +22,7 @@ mod placement;
 mod quotas;
 mod serve;
 mod start;
+mod trim;
 mod unreadable;
 
 pub use create::{CreateOptions, GroupPlan, Layouts, NewDiskGroup};
@@ -56,7 +57,10 @@ use crate::buffer::{Cache, CacheCounts, LsnCounts};
 use crate::error::{FilePart, FsError, FsResult};
 use crate::fileset::MountedFileset;
 use crate::fileset::table::FilesetTable;
-use crate::jobs::{self, CleanerGauge, JobStatus, Jobs, Pace, RebuildCounts, ScrubCounts};
+use crate::jobs::{
+    self, CleanerGauge, DiscardCounts, DiscardOptions, JobStatus, Jobs, Pace, RebuildCounts,
+    ScrubCounts, TrimCounts,
+};
 use crate::journal::{
     ACTIVE_LOG_BYTES_DEFAULT, CheckpointHooks, DIRTY_PAGES_DEFAULT, Journal, JournalCounts,
     JournalOptions, RecoveryError, RecoveryReport,
@@ -78,6 +82,8 @@ pub struct OpenOptions {
     pub shortage: Option<Arc<Shortage>>,
     /// How operations on files behave.
     pub files: FilesOptions,
+    /// When free segments are discarded.
+    pub discard: DiscardOptions,
     /// Random bits, for what tells this opening from every other (see `FileSystem::verifier`).
     pub random: u64,
     /// Most bytes of active log: bounds a replay.
@@ -101,6 +107,7 @@ impl Default for OpenOptions {
             placement: Box::new(LogPlacement),
             shortage: None,
             files: FilesOptions::default(),
+            discard: DiscardOptions::default(),
             random: 0,
             active_log_bytes: ACTIVE_LOG_BYTES_DEFAULT,
             dirty_pages: DIRTY_PAGES_DEFAULT,
@@ -248,6 +255,8 @@ pub struct Pool {
     scrub: Mutex<Option<Arc<ScrubCounts>>>,
     /// Whether the labels tell of a scrub that this open has not gone on with yet.
     has_left_scrub: AtomicBool,
+    /// What the last trim has done.
+    trim: Mutex<Option<Arc<TrimCounts>>>,
     /// What the last rebuild has done.
     rebuild: Mutex<Option<Arc<RebuildCounts>>>,
     /// Locked with nothing else.
@@ -320,6 +329,8 @@ pub struct PoolStatus {
     pub mended: Vec<FilePart>,
     /// What cleaning has cost.
     pub cleaner: CleanerGauge,
+    /// What discards have come to.
+    pub discards: DiscardCounts,
     /// What the open replayed.
     pub recovery: RecoveryReport,
     /// Files with changes that are not in the journal.
@@ -470,7 +481,7 @@ impl Pool {
         let fileset = MountedFileset::open(&store, slot)?;
         let main_fileset = FilesetUuid(u128::from_le_bytes(fileset.uuid));
         let filesets = Filesets::new(Fileset::new(fileset), table);
-        let jobs = Jobs::default();
+        let jobs = Jobs::new(options.discard);
         let (secret, emptier) = (superblock.secret, jobs.emptier());
         let core = Arc::new(Core::new(store, filesets, secret, options.files, emptier));
         let weak: std::sync::Weak<dyn CheckpointHooks> = {
@@ -487,6 +498,7 @@ impl Pool {
             unreadable: Mutex::default(),
             scrub: Mutex::new(None),
             has_left_scrub: AtomicBool::new(false),
+            trim: Mutex::new(None),
             rebuild: Mutex::new(None),
             has_resumed: AtomicBool::new(false),
             recovery,
@@ -720,6 +732,7 @@ impl Pool {
             lsn: files.store.cache.lsn_counts(),
             mended: files.segments.mended.named(),
             cleaner: self.jobs.cleaner_gauge(&self.core),
+            discards: self.discard_counts(),
             recovery: self.recovery,
             dirty_files: files.table.dirty_count(),
             referenced_files: files.table.reference_count(),

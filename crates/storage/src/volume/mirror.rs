@@ -18,6 +18,7 @@ use format::page::PAGE_BYTES;
 use runtime::planted::{self, Planted};
 
 use super::composite::{Compared, Composite, Healed, Remade, Remaking, ToRemake, Verify};
+use super::discard::Discarding;
 use super::joining::{mib_at, without_labels};
 use super::salvage::bytes_of;
 use super::set::{MemberSet, View};
@@ -84,6 +85,17 @@ impl Mirror {
             return self.nobody();
         }
         self.set.together(&view, tickets, in_flight)
+    }
+
+    /// Sends a discard to every member (VD1, VD2).
+    fn submit_discard(&self, purpose: Purpose, operation: &Operation) -> Ticket {
+        let range = operation.offset().map(|start| start..start + operation.length_bytes());
+        let in_flight = range.map(|range| self.set.begin_write(range));
+        let view = self.set.view();
+        let writable = view.iter().filter(|slot| slot.writable().is_some());
+        let submit = |slot: &Slot| self.set.submit(slot, purpose, again(operation));
+        let tickets: Vec<Ticket> = writable.map(submit).collect();
+        Ticket::new(Box::new(Discarding { tickets, in_flight }))
     }
 
     fn submit_reads(&self, purpose: Purpose, reads: Vec<(u64, AlignedBuffer)>) -> Vec<Ticket> {
@@ -209,9 +221,10 @@ impl Device for Mirror {
                 tickets.into_iter().next().unwrap_or_else(|| self.nobody())
             }
             Operation::Flush => self.set.submit_flush(purpose),
-            Operation::Write { .. }
-            | Operation::WriteThrough { .. }
-            | Operation::Discard { .. } => self.submit_change(purpose, &operation),
+            Operation::Write { .. } | Operation::WriteThrough { .. } => {
+                self.submit_change(purpose, &operation)
+            }
+            Operation::Discard { .. } => self.submit_discard(purpose, &operation),
         }
     }
 

@@ -48,8 +48,8 @@ use super::set::{MemberSet, View};
 use super::slot::Slot;
 use crate::convert::{to_u64, to_usize};
 use crate::device::{
-    AlignedBuffer, Completion, Device, DeviceError, DeviceInfo, Operation, Purpose, Redundancy,
-    Ticket, check_request,
+    AlignedBuffer, Device, DeviceError, DeviceInfo, Operation, Purpose, Redundancy, Ticket,
+    check_request,
 };
 
 pub use known::RowsKnown;
@@ -265,8 +265,11 @@ impl Device for Striped {
                 Redundancy::Parity => self.submit_stripes(purpose, offset, data),
                 Redundancy::Copies => self.submit_copies(purpose, offset, &data),
             },
-            // A hint, which nobody gives for what is in groups.
-            Operation::Discard { .. } => Ticket::ready(Ok(Completion::default())),
+            // VD4.
+            Operation::Discard { .. } => {
+                let device = self.info.name.clone();
+                Ticket::ready(Err(DeviceError::NoDiscard { device }))
+            }
             Operation::Write { .. } | Operation::WriteThrough { .. } | Operation::Flush => {
                 self.refused(&operation)
             }

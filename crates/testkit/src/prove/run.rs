@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, FsResult};
-use engine::{CreateOptions, OpenOptions, Pool, Shortage};
+use engine::{CreateOptions, DiscardOptions, OpenOptions, Pool, Shortage};
 use format::fileset::{FilesetName, NamePart, ROOT_NAME};
 use runtime::clock::ManualClock;
 use storage::device::sim::{Image, SimDevice, SimOptions};
@@ -97,7 +97,9 @@ fn open_with(
     shortage: Option<Arc<Shortage>>,
 ) -> Result<Pool, String> {
     let device: SharedDevice = Arc::<SimDevice>::clone(device);
-    let options = OpenOptions { cache_bytes: CACHE_BYTES, shortage, ..OpenOptions::default() };
+    let discard = DiscardOptions::at_once();
+    let options =
+        OpenOptions { cache_bytes: CACHE_BYTES, shortage, discard, ..OpenOptions::default() };
     Pool::open(device, clock, options).map_err(|error| error.to_string())
 }
 

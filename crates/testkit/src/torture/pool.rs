@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use engine::alloc::policy::placement;
 use engine::vnode::api::{FileSystem, FsResult, Ino};
-use engine::{CreateOptions, FilesOptions, NewDiskGroup, OpenOptions, Pool};
+use engine::{CreateOptions, DiscardOptions, FilesOptions, NewDiskGroup, OpenOptions, Pool};
 use format::disk_group::DiskGroupState;
 use format::fileset::{FilesetName, NamePart, ROOT_NAME};
 use format::geometry::Geometry;
@@ -104,6 +104,8 @@ pub(crate) fn open_options(seed: u64) -> OpenOptions {
         },
         active_log_bytes: one_of(random, &ACTIVE_LOG_BYTES),
         dirty_pages: one_of(random, &DIRTY_PAGES),
+        // Every second life discards what is free, as soon as it is.
+        discard: one_of(random, &[DiscardOptions::at_once(), DiscardOptions::default()]),
         ..OpenOptions::default()
     }
 }

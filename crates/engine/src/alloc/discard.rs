@@ -1,0 +1,353 @@
+//! Free segments whose content goes back to the devices.
+//!
+//! A discard is a write of anything to a free segment: it may be made when, and only when, the
+//! segment could be opened and written to.
+//!
+//! # Invariants
+//!
+//! - G9: What is discarded is free: released by a checkpoint (G2), not open, and not pinned (G6).
+//!   From before the discard is submitted until every member has answered it the segment is held:
+//!   it is neither opened nor made one of another kind. After a discard that has expired it is held
+//!   for as long as the pool is open, for the discard may still come (D6); it counts as promised
+//!   then, so that nothing relies on its room (G4).
+//! - G10: A held segment costs nobody his space: a disk group keeps [`FREE_KEPT`] segments beside
+//!   those that are held, and whoever finds none waits until the discard in flight is answered.
+//!   Whoever holds segments waits for devices alone.
+//!
+//! # Crashes
+//!
+//! Nothing of a discard is on disk. The segment is free before and after it, as far as the head
+//! tells, and nothing reads what lies in a free segment: not a recovery, for the tail is past all
+//! that was logged of it; not the cleaner, a scrub or a check, which look at segments in use.
+//!
+//! Not here: when, and how much at one time (`jobs::discards`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use format::group::SegmentKind;
+use runtime::planted::{self, Planted};
+use storage::device::DeviceError;
+
+use super::group::{Group, Segment};
+use super::{Allocator, LOW_SEGMENTS, SegmentId, State};
+use crate::convert::{index, narrow, wide};
+use crate::error::FsResult;
+use crate::sync::MutexGuard;
+
+/// Free segments of a disk group that are not held: a writer who opens one after the other finds
+/// these while a discard is under way.
+pub(crate) const FREE_KEPT: u32 = LOW_SEGMENTS;
+
+/// What may be below a free segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Below {
+    /// What was there when it became free.
+    #[default]
+    Kept,
+    /// The same, and it was free when somebody looked some time ago.
+    KeptLong,
+    /// Nothing: it was discarded, or never used.
+    Nothing,
+}
+
+/// Which free segments are discarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Discardable {
+    /// Those that were free for some time and hold something, of groups in memory.
+    FreeLong,
+    /// All of them.
+    Free,
+}
+
+/// Free segments that lie side by side and are held (G9), until this is ended or dropped.
+#[derive(Debug)]
+pub(crate) struct HeldFree<'a> {
+    alloc: &'a Allocator,
+    pub(crate) first: SegmentId,
+    pub(crate) count: u32,
+    is_over: bool,
+}
+
+/// Fragments that are held because their discard has expired, since the pool was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Withheld(AtomicU64);
+
+impl Withheld {
+    pub(crate) fn fragments(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Segment {
+    /// Whether it may be discarded now (G9).
+    fn is_discardable(&self, which: Discardable) -> bool {
+        let is_planted = planted::is(Planted::PendingDiscarded) && self.has_only_pending()
+            || planted::is(Planted::OpenDiscarded) && self.is_open && self.held == 0;
+        match which {
+            _ if is_planted => true,
+            Discardable::FreeLong => self.is_free() && self.below == Below::KeptLong,
+            Discardable::Free => self.is_free(),
+        }
+    }
+
+    fn has_only_pending(&self) -> bool {
+        self.kind == SegmentKind::Data
+            && !self.is_open
+            && self.held > 0
+            && self.held == self.pending
+    }
+}
+
+impl Group {
+    /// Finds the first run of at most `most` segments, from `from` on, that may be discarded.
+    fn discardable(&self, which: Discardable, from: u32, most: u32) -> Option<(u32, u32)> {
+        let is_it = |segment: &Segment| segment.is_discardable(which);
+        let behind = self.segments.get(index(from)..)?;
+        let first = behind.iter().position(is_it)?;
+        let run = behind[first..].iter().take(index(most)).take_while(|it| is_it(it)).count();
+        Some((from + narrow(wide(first)), narrow(wide(run))))
+    }
+
+    /// Holds, or holds no longer, a segment.
+    fn hold(&mut self, segment: u32, is_held: bool) {
+        let Some(entry) = self.segments.get_mut(index(segment)) else { return };
+        let was_free = entry.is_free();
+        entry.is_held = is_held;
+        match (was_free, entry.is_free()) {
+            (true, false) => self.free_count -= 1,
+            (false, true) => self.free_count += 1,
+            (true, true) | (false, false) => {}
+        }
+    }
+
+    fn note_free_long(&mut self) {
+        for segment in self.segments.iter_mut().filter(|segment| segment.is_free()) {
+            if segment.below == Below::Kept {
+                segment.below = Below::KeptLong;
+            }
+        }
+    }
+}
+
+impl Allocator {
+    /// From now on segments that are free count as free for some time.
+    pub(crate) fn note_free_long(&self) {
+        let numbers: Vec<u32> = self.state.lock().groups.keys().copied().collect();
+        for number in numbers {
+            // Others have their turn between two groups.
+            if let Some(group) = self.state.lock().groups.get_mut(&number) {
+                group.note_free_long();
+            }
+        }
+    }
+
+    /// Returns the first group from `number` on that is in memory.
+    pub(crate) fn loaded_from(&self, number: u32) -> Option<u32> {
+        self.state.lock().groups.range(number..).next().map(|(number, _)| *number)
+    }
+
+    /// Holds the first run of segments of `from`'s group, from `from` on, that may be discarded: at
+    /// most `most` of them, and none that would leave less than [`FREE_KEPT`] free ones (G10).
+    /// `None`: there is none, or the group is not in use, or leaves.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the maps of a group.
+    pub(crate) fn hold_free(
+        &self,
+        which: Discardable,
+        from: SegmentId,
+        most: u32,
+    ) -> FsResult<Option<HeldFree<'_>>> {
+        let mut state = self.state.lock();
+        let is_there = state.groups.contains_key(&from.group) || self.is_initialised(from.group)?;
+        if !is_there || !self.can_give(&mut state, from.group)? {
+            return Ok(None);
+        }
+        let shares = state.shares.iter();
+        let at = shares.into_iter().position(|share| share.numbers.contains(&from.group));
+        let Some(at) = at.filter(|at| state.shares[*at].gives_room()) else { return Ok(None) };
+        let free = self.count_free_in(&mut state, at, FREE_KEPT.saturating_add(most))?;
+        let most = most.min(free.saturating_sub(FREE_KEPT));
+        let Some(group) = state.groups.get_mut(&from.group) else { return Ok(None) };
+        let Some((first, count)) = group.discardable(which, from.segment, most) else {
+            return Ok(None);
+        };
+        if count == 0 {
+            return Ok(None);
+        }
+        (first..first + count).for_each(|segment| group.hold(segment, true));
+        state.discarding += 1;
+        let first = SegmentId { group: from.group, segment: first };
+        Ok(Some(HeldFree { alloc: self, first, count, is_over: false }))
+    }
+
+    /// Waits until a discard in flight is answered; returns false at once if there is none (G10).
+    pub(super) fn await_discard(&self, state: &mut MutexGuard<'_, State>) -> bool {
+        if state.discarding == 0 {
+            return false;
+        }
+        let ended = state.discards_ended;
+        while state.discards_ended == ended {
+            self.discard_ended.wait(state);
+        }
+        true
+    }
+}
+
+impl HeldFree<'_> {
+    /// The discard was answered: gives the segments back to the allocator, but for those of which
+    /// nobody knows when it comes (G9).
+    pub(crate) fn end(mut self, answer: &Result<(), DeviceError>) {
+        let is_expired = matches!(answer, Err(DeviceError::Expired { .. }));
+        let stays = is_expired && !planted::is(Planted::ExpiredDiscardReleased);
+        self.is_over = true;
+        self.give_back(stays, Some(Below::Nothing));
+    }
+
+    fn give_back(&self, stays: bool, below: Option<Below>) {
+        let mut state = self.alloc.state.lock();
+        state.discarding -= 1;
+        state.discards_ended += 1;
+        if let Some(group) = state.groups.get_mut(&self.first.group) {
+            for segment in self.first.segment..self.first.segment + self.count {
+                let Some(entry) = group.segments.get_mut(index(segment)) else { continue };
+                entry.below = below.unwrap_or(entry.below);
+                if !stays {
+                    group.hold(segment, false);
+                }
+            }
+        }
+        if stays {
+            let fragments =
+                u64::from(self.count) * u64::from(self.alloc.geometry().segment_fragments);
+            state.promised += fragments;
+            self.alloc.withheld.0.fetch_add(fragments, Ordering::Relaxed);
+        }
+        drop(state);
+        self.alloc.discard_ended.notify_all();
+    }
+}
+
+impl Drop for HeldFree<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.give_back(false, None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    use runtime::clock::ManualClock;
+    use storage::device::{MemoryDevice, SharedDevice};
+
+    use super::{Discardable, HeldFree, SegmentId};
+    use crate::convert::index;
+    use crate::vnode::api::{Caller, FileKind, FileSystem, FsError, Ino, NewInode, SetAttr};
+    use crate::{CreateOptions, OpenOptions, Pool};
+
+    const POOL_BYTES: u64 = 24 << 20;
+    const PIECE: usize = 100_000;
+
+    fn new_pool() -> (Pool, Ino) {
+        let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
+        let mut create = CreateOptions::new(POOL_BYTES, [5; 64]);
+        create.geometry.segment_bytes = Some(256 << 10);
+        Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
+        let pool = Pool::open(device, Arc::new(ManualClock::new()), OpenOptions::default());
+        let pool = pool.expect("just made");
+        let new = NewInode::new(FileKind::Regular, 0o644);
+        let made = pool.create(&Caller::root(), pool.root(), b"f", new, None);
+        let ino = made.expect("there is room").ino;
+        (pool, ino)
+    }
+
+    /// Writes until there is no room; returns how many bytes.
+    fn fill(pool: &Pool, ino: Ino, written: &AtomicU64) {
+        let caller = Caller::root();
+        loop {
+            let at = written.load(Ordering::SeqCst);
+            match pool.write(&caller, ino, at, &[7; PIECE]) {
+                Ok(()) => _ = written.fetch_add(PIECE as u64, Ordering::SeqCst),
+                Err(FsError::NoSpace) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Holds as much as may be held.
+    fn hold(pool: &Pool) -> HeldFree<'_> {
+        let alloc = &pool.core().store.alloc;
+        let held = alloc.hold_free(Discardable::Free, SegmentId::FIRST, u32::MAX);
+        held.expect("the maps are whole").expect("most is free")
+    }
+
+    /// Whether nothing is, or is to be, in any of the segments that are held.
+    fn is_empty(held: &HeldFree<'_>) -> bool {
+        let state = held.alloc.state.lock();
+        let segments = &state.groups[&held.first.group].segments;
+        let (first, count) = (index(held.first.segment), index(held.count));
+        let is_empty = |it: &super::Segment| !it.is_open && it.held == 0 && it.pending == 0;
+        segments[first..first + count].iter().all(is_empty)
+    }
+
+    /// G9: nothing is held that is open or waits for a checkpoint, and nothing goes to what is held.
+    /// Method: a file that is not in the maps yet, one that was freed and not released, and another
+    /// that is written meanwhile.
+    #[test]
+    fn what_is_held_is_free_and_stays_so() {
+        let (pool, ino) = new_pool();
+        let caller = Caller::root();
+        let new = NewInode::new(FileKind::Regular, 0o644);
+        let made = pool.create(&caller, pool.root(), b"g", new, None);
+        let other = made.expect("there is room").ino;
+        pool.write(&caller, other, 0, &vec![7; 1 << 20]).expect("there is room");
+        pool.fsync(&caller, other, false).expect("nothing fails");
+        pool.core().segments.tidy();
+        let cut = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
+        pool.setattr(&caller, other, &cut, None).expect("nothing fails");
+        assert!(pool.status().space.pending > 0, "it waits for a checkpoint");
+        pool.write(&caller, ino, 0, &vec![7; 1 << 20]).expect("there is room");
+        let held = hold(&pool);
+        assert!(is_empty(&held), "in use");
+        pool.write(&caller, ino, 1 << 20, &vec![7; 1 << 20]).expect("some are kept");
+        pool.fsync(&caller, ino, false).expect("nothing fails");
+        assert!(is_empty(&held), "given out");
+        held.end(&Ok(()));
+    }
+
+    /// G10: a writer who finds none but held segments waits, and is not refused: the pool takes as
+    /// much as one without discards.
+    #[test]
+    fn a_full_pool_waits_for_the_discard_and_refuses_nobody() {
+        let (without, ino) = new_pool();
+        let expected = AtomicU64::new(0);
+        fill(&without, ino, &expected);
+        let (pool, ino) = new_pool();
+        let (written, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let held = hold(&pool);
+        let count = held.count;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                fill(&pool, ino, &written);
+                is_over.store(true, Ordering::SeqCst);
+            });
+            // It comes to what is held, and stands still there.
+            let mut before = u64::MAX;
+            while written.load(Ordering::SeqCst) != before {
+                before = written.load(Ordering::SeqCst);
+                thread::sleep(Duration::from_millis(200));
+            }
+            assert!(!is_over.load(Ordering::SeqCst), "refused after {before} bytes");
+            held.end(&Ok(()));
+        });
+        let (written, expected) = (written.into_inner(), expected.into_inner());
+        assert!(count > 10 && written + 2 * PIECE as u64 >= expected, "{written} of {expected}");
+    }
+}

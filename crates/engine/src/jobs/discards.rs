@@ -1,0 +1,382 @@
+//! Discards: what free segments hold goes back to the devices, so that a file that a pool lies on
+//! takes no more room than the pool uses.
+//!
+//! Two ask for it: a standing job, of segments that have been free for some time, and a walk over
+//! all free segments ([`Trim`]), which somebody has asked for. What was discarded already is known
+//! in memory alone: a mount begins not knowing, and the standing job discards each segment once.
+//!
+//! The standing job waits for [`DiscardOptions::after`], for a segment that is used again soon
+//! costs the device twice; and does no more at a tick than takes [`STEP_NS`], of which there are a
+//! few in a second. Invariants and crashes: `alloc::discard`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use runtime::planted::{self, Planted};
+use storage::device::DeviceError;
+
+use super::pieces::PASSED_OVER_MAX;
+use super::{Budget, Job, JobProgress, Step};
+use crate::alloc::{Discardable, HeldFree, SegmentId};
+use crate::convert::narrow;
+use crate::error::FsResult;
+use crate::sync::Mutex;
+use crate::vnode::Core;
+
+/// How long the standing job discards at a tick: a tenth of the time, where there are four in a
+/// second, and no more than a disk's read takes beyond that.
+const STEP_NS: u64 = 25_000_000;
+/// Bytes of one discard at most: what whoever finds no other segment waits for (G10).
+const DISCARD_BYTES: u64 = 16 << 20;
+/// Failures after which the standing job asks no more: something is wrong, and the room is not
+/// needed for anything.
+const FAILURES_MAX: u64 = 8;
+
+/// When free segments are discarded without being asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiscardOptions {
+    /// On which disk groups.
+    pub on: DiscardOn,
+    /// How long a segment is free before.
+    pub after: Duration,
+}
+
+/// On which disk groups free segments are discarded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DiscardOn {
+    /// On those that lie on files with holes alone.
+    #[default]
+    SparseFiles,
+    /// On all that may be: not on stripes.
+    All,
+    /// On none.
+    None,
+}
+
+impl DiscardOptions {
+    /// As soon as there is anything, on all disk groups that may be.
+    #[must_use]
+    pub fn at_once() -> DiscardOptions {
+        DiscardOptions { on: DiscardOn::All, after: Duration::ZERO }
+    }
+}
+
+impl Default for DiscardOptions {
+    fn default() -> DiscardOptions {
+        DiscardOptions { on: DiscardOn::default(), after: Duration::from_secs(5) }
+    }
+}
+
+/// What discards have come to since the pool was opened.
+#[derive(Debug, Default)]
+pub(crate) struct DiscardCounters {
+    discards: AtomicU64,
+    bytes: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// The same at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiscardCounts {
+    /// Discards that were answered well.
+    pub discards: u64,
+    /// Bytes of the pool that these were of.
+    pub bytes: u64,
+    /// Discards of devices that do not discard.
+    pub refused: u64,
+    /// Discards that failed.
+    pub failed: u64,
+    /// Bytes of the pool that nobody can have before the next mount: their discard was not answered
+    /// in time, and may still come.
+    pub withheld_bytes: u64,
+}
+
+impl DiscardCounters {
+    fn count(&self, answer: &Result<(), DeviceError>, bytes: u64) {
+        let (counter, by) = match answer {
+            Ok(()) => (&self.discards, 1),
+            Err(DeviceError::NoDiscard { .. }) => (&self.refused, 1),
+            Err(_) => (&self.failed, 1),
+        };
+        counter.fetch_add(by, Ordering::Relaxed);
+        if answer.is_ok() {
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn counts(&self, core: &Core) -> DiscardCounts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        DiscardCounts {
+            discards: of(&self.discards),
+            bytes: of(&self.bytes),
+            refused: of(&self.refused),
+            failed: of(&self.failed),
+            withheld_bytes: core.store.alloc.withheld.fragments()
+                << core.store.geometry().fragment_shift,
+        }
+    }
+}
+
+/// Discards what is held, and gives it back to the allocator (G9).
+fn discard(core: &Core, held: HeldFree<'_>) -> (u64, Result<(), DeviceError>) {
+    let geometry = core.store.geometry();
+    let SegmentId { group, segment } = held.first;
+    let place = geometry.segment_place(group, segment);
+    let bytes = u64::from(held.count) * geometry.segment_bytes();
+    let ticket = core.store.volume.submit_discard(place, held.count * geometry.segment_fragments);
+    let answer = match planted::is(Planted::DiscardNotAwaited) {
+        true => Ok(()),
+        false => ticket.wait().map(drop),
+    };
+    held.end(&answer);
+    if let Err(error) = &answer
+        && !matches!(error, DeviceError::NoDiscard { .. })
+    {
+        tracing::warn!(%error, group, segment, "free segments were not discarded");
+    }
+    (bytes, answer)
+}
+
+/// Returns how many segments one discard is of at most.
+fn segments_at_once(core: &Core) -> u32 {
+    narrow((DISCARD_BYTES / core.store.geometry().segment_bytes()).max(1))
+}
+
+/// The standing job.
+#[derive(Debug)]
+pub(crate) struct Discards {
+    options: DiscardOptions,
+    pub(crate) counters: Arc<DiscardCounters>,
+    at: Mutex<At>,
+}
+
+/// Where the standing job is.
+#[derive(Debug, Default)]
+struct At {
+    /// When it last looked which segments are free.
+    looked_ns: Option<u64>,
+    /// What it looks at next; `None`: it has looked at all.
+    next: Option<SegmentId>,
+}
+
+impl Discards {
+    pub(crate) fn new(options: DiscardOptions) -> Discards {
+        Discards { options, counters: Arc::default(), at: Mutex::default() }
+    }
+
+    fn is_wanted(&self, core: &Core, group: u32) -> bool {
+        let volume = &core.store.volume;
+        let is_on = match self.options.on {
+            DiscardOn::All => true,
+            DiscardOn::SparseFiles => {
+                volume.is_sparse(core.store.geometry().segment_place(group, 0))
+            }
+            DiscardOn::None => false,
+        };
+        is_on && volume.may_discard(group)
+    }
+
+    /// Discards what is next; returns whether there is more.
+    fn discard_next(&self, core: &Core, next: SegmentId) -> FsResult<Option<SegmentId>> {
+        let alloc = &core.store.alloc;
+        let Some(group) = alloc.loaded_from(next.group) else { return Ok(None) };
+        let from = if group == next.group { next } else { SegmentId { group, segment: 0 } };
+        let behind = SegmentId { group: group.saturating_add(1), segment: 0 };
+        if !self.is_wanted(core, group) {
+            return Ok(Some(behind));
+        }
+        let most = segments_at_once(core);
+        let Some(held) = alloc.hold_free(Discardable::FreeLong, from, most)? else {
+            return Ok(Some(behind));
+        };
+        let after = SegmentId { group, segment: held.first.segment + held.count };
+        let (bytes, answer) = discard(core, held);
+        self.counters.count(&answer, bytes);
+        Ok(Some(after))
+    }
+}
+
+impl Job for Discards {
+    fn name(&self) -> &'static str {
+        "discards"
+    }
+
+    fn step(&self, core: &Core, now_ns: u64, budget: Budget) -> FsResult<Step> {
+        if self.options.on == DiscardOn::None || self.counters.failed() >= FAILURES_MAX {
+            return Ok(Step::Wait);
+        }
+        let after_ns = u64::try_from(self.options.after.as_nanos()).unwrap_or(u64::MAX);
+        let mut next = {
+            let mut at = self.at.lock();
+            let is_due = at.looked_ns.is_none_or(|then| now_ns.saturating_sub(then) >= after_ns);
+            if at.next.is_none() && is_due {
+                if after_ns == 0 {
+                    core.store.alloc.note_free_long();
+                }
+                at.looked_ns = Some(now_ns);
+                at.next = Some(SegmentId::FIRST);
+            }
+            at.next
+        };
+        let has_begun = next.is_some();
+        let clock = &core.store.clock;
+        for _ in 0..budget.units {
+            let Some(from) = next else { break };
+            next = self.discard_next(core, from)?;
+            if clock.monotonic_ns().saturating_sub(now_ns) >= STEP_NS {
+                break;
+            }
+        }
+        if has_begun && next.is_none() {
+            // They have until the next look.
+            core.store.alloc.note_free_long();
+        }
+        self.at.lock().next = next;
+        Ok(Step::Wait)
+    }
+}
+
+/// Why a pool cannot be trimmed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrimError {
+    /// There is nothing to do.
+    #[error(
+        "all of the pool lies in stripes, and stripes are not discarded: their parity would agree \
+         with nothing"
+    )]
+    Stripes,
+    /// Mount it for writing.
+    #[error("the pool is read-only: mount it for writing")]
+    ReadOnly,
+    /// The pool takes no changes.
+    #[error(transparent)]
+    Files(#[from] crate::error::FsError),
+}
+
+/// What a trim has done so far.
+#[derive(Debug, Default)]
+pub(crate) struct TrimCounts {
+    counters: DiscardCounters,
+    discarded_bytes: AtomicU64,
+    refused_bytes: AtomicU64,
+    striped_bytes: AtomicU64,
+    is_done: AtomicU64,
+}
+
+/// The same at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrimReport {
+    /// Bytes of free segments that were discarded.
+    pub discarded_bytes: u64,
+    /// Bytes of free segments on devices that do not discard.
+    pub refused_bytes: u64,
+    /// Bytes of the pool in stripes, which are not discarded.
+    pub striped_bytes: u64,
+    /// Discards that failed: the log says why.
+    pub failed: u64,
+    /// Whether it has come to the end.
+    pub is_done: bool,
+}
+
+impl TrimCounts {
+    pub(crate) fn report(&self) -> TrimReport {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        TrimReport {
+            discarded_bytes: of(&self.discarded_bytes),
+            refused_bytes: of(&self.refused_bytes),
+            striped_bytes: of(&self.striped_bytes),
+            failed: self.counters.failed(),
+            is_done: of(&self.is_done) > 0,
+        }
+    }
+}
+
+/// A walk over all free segments of the pool.
+#[derive(Debug)]
+pub(crate) struct Trim {
+    next: Mutex<SegmentId>,
+    done: AtomicU64,
+    counts: Arc<TrimCounts>,
+    all: Arc<DiscardCounters>,
+}
+
+impl Trim {
+    pub(crate) fn new(counts: &Arc<TrimCounts>, all: &Arc<DiscardCounters>) -> Trim {
+        let next = Mutex::new(SegmentId::FIRST);
+        Trim { next, done: AtomicU64::new(0), counts: Arc::clone(counts), all: Arc::clone(all) }
+    }
+
+    /// Passes over the rest of a group that is not discarded.
+    fn pass_over(&self, core: &Core, group: u32) {
+        let geometry = core.store.geometry();
+        if geometry.is_striped(group) {
+            let bytes = u64::from(geometry.segments_of(group)) * geometry.segment_bytes();
+            self.counts.striped_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Discards what is next of `group`; returns whether there was anything.
+    fn discard_next(&self, core: &Core, from: SegmentId) -> FsResult<Option<SegmentId>> {
+        let most = segments_at_once(core);
+        let Some(held) = core.store.alloc.hold_free(Discardable::Free, from, most)? else {
+            return Ok(None);
+        };
+        let after = SegmentId { segment: held.first.segment + held.count, ..held.first };
+        let (bytes, answer) = discard(core, held);
+        for counters in [self.all.as_ref(), &self.counts.counters] {
+            counters.count(&answer, bytes);
+        }
+        match answer {
+            Ok(()) => _ = self.counts.discarded_bytes.fetch_add(bytes, Ordering::Relaxed),
+            Err(DeviceError::NoDiscard { .. }) => {
+                self.counts.refused_bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Err(_) => {}
+        }
+        Ok(Some(after))
+    }
+}
+
+impl Job for Trim {
+    fn name(&self) -> &'static str {
+        "trim"
+    }
+
+    fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
+        let (mut units, mut passed_over) = (0, 0);
+        while units < budget.units && passed_over < PASSED_OVER_MAX {
+            let next = *self.next.lock();
+            let geometry = core.store.geometry();
+            let Some(group) = geometry.groups().find(|group| *group >= next.group) else {
+                self.counts.is_done.store(1, Ordering::Relaxed);
+                return Ok(Step::Done);
+            };
+            let from = if group == next.group { next } else { SegmentId { group, segment: 0 } };
+            let after = match core.store.volume.may_discard(group) {
+                true => self.discard_next(core, from)?,
+                false => None,
+            };
+            if after.is_none() {
+                self.pass_over(core, group);
+                self.done.fetch_add(1, Ordering::Relaxed);
+                passed_over += 1;
+            } else {
+                units += 1;
+            }
+            *self.next.lock() = after.unwrap_or(SegmentId { group: group + 1, segment: 0 });
+        }
+        Ok(Step::Again)
+    }
+
+    fn progress(&self, core: &Core) -> Option<JobProgress> {
+        let total = u64::try_from(core.store.geometry().groups().count()).ok()?;
+        Some(JobProgress { done: self.done.load(Ordering::Relaxed), total })
+    }
+}
