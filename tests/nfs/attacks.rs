@@ -130,3 +130,21 @@ fn exports_of_others_are_not_listed() {
     assert_eq!(listed([10, 0, 0, 2]), [b"/b".to_vec()]);
     assert!(listed([10, 0, 0, 3]).is_empty());
 }
+
+/// Goal: a client that mounts without `nolock` is refused locks at once (ENOLCK), and may unlock.
+#[test]
+fn a_lock_manager_answers_that_there_are_no_locks() {
+    const NLM: (u32, u32) = (100_021, 4);
+    let service = service_of(&open_pool(&new_device(), 1), &["/:rw"]);
+    let mut client = Client::new(Direct::new(&service, ([127, 0, 0, 1], 900).into()));
+    assert!(client.call(NLM, 0, Words::default()).expect("it is answered").is_at_end());
+    for (procedure, status) in [(1, 2), (2, 2), (3, 0), (4, 0), (20, 2), (21, 0), (22, 2)] {
+        let args = Words::default().opaque(b"cookie").u32(1);
+        let mut told = client.call(NLM, procedure, args).expect("it is answered");
+        assert_eq!((told.opaque(), told.u32()), (b"cookie".to_vec(), status), "{procedure}");
+        assert!(procedure < 20 || procedure == 22 || told.u32() == 0, "the sequence");
+        assert!(told.is_at_end(), "{procedure}");
+    }
+    let short = Words::default().u32(9);
+    assert_eq!(client.call(NLM, 2, short).err(), Some(Trouble::Rpc(20)));
+}

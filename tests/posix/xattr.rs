@@ -205,6 +205,36 @@ behaviours! {
         assert_eq!(names(at, "/f", 0).len(), 3);
     }
 
+    fn a_changed_program_loses_its_capabilities(at) {
+        const NAME: &[u8] = b"security.capability";
+        // Revision 2: `cap_net_raw` may be had.
+        let granted = [0, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        at.does("create /f file 755\nwrite /f 0 100 1");
+        let grant = |at: &Ground<'_>| {
+            let (root, file) = (Caller::root(), at.ino("/f"));
+            let set = at.fs().setxattr(&root, file, NAME, &granted, XattrMode::Set, None);
+            set.expect("there is room");
+        };
+        let has = |at: &Ground<'_>| at.fs().getxattr(&Caller::root(), at.ino("/f"), NAME).is_ok();
+        // In the anode, and in a container, for there is no room in the anode.
+        for beside in ["removexattr /f user.a", "setxattr /f user.a 200 1 set"] {
+            at.does("setxattr /f user.a 1 1 set");
+            at.does(beside);
+            for change in ["write /f 10 1 2", "truncate /f 50", "truncate /f 100", "owner /f 7 7",
+                "owner /f 0 0", "punch /f 0 10"]
+            {
+                grant(at);
+                at.does("mode /f 700\nsetxattr /f user.b 1 1 set");
+                assert!(has(at), "before {change}");
+                at.does(change);
+                assert!(!has(at), "after {change}");
+            }
+            grant(at);
+            at.refuses("u5 owner /f 9 9", &FsError::NotPermitted);
+            assert!(has(at), "what is refused takes nothing away");
+        }
+    }
+
     fn attributes_give_their_space_back(at) {
         let used = |at: &Ground<'_>| {
             at.fs().sync().expect("it syncs");

@@ -52,6 +52,16 @@ impl Core {
     }
 }
 
+/// Whether a change is chown(2), of whatever owner and group.
+fn is_chown(caller: &Caller, anode: &Anode, change: &SetAttr) -> bool {
+    change.uid.is_some() || change.gid.is_some() || names_nobody(caller, anode, change)
+}
+
+/// Whether a change is chown(2) that names neither owner nor group, by a caller who may do that.
+fn names_nobody(caller: &Caller, anode: &Anode, change: &SetAttr) -> bool {
+    *change == SetAttr::default() && [0, anode.uid].contains(&caller.uid)
+}
+
 impl Files<'_> {
     /// Returns the attributes of a file.
     pub(crate) fn attributes(&self, ino: Ino) -> FsResult<Attr> {
@@ -72,6 +82,9 @@ impl Files<'_> {
         let vnode = self.vnode(ino)?;
         // Before anything waits for the log; asked again under the lock.
         self.check_change(caller, vnode.state.read().anode()?, change)?;
+        if change.size_bytes.is_some() || is_chown(caller, vnode.state.read().anode()?, change) {
+            self.drop_capability(ino, &vnode)?;
+        }
         match change.size_bytes {
             None => self.set_anode(caller, &vnode, change, around),
             // Whom the blocks count for is settled before some of them go.
@@ -105,7 +118,7 @@ impl Files<'_> {
         let before = seen(self, &around, &state)?;
         let mut anode = state.anode()?.clone();
         self.check_change(caller, &anode, change)?;
-        if *change == SetAttr::default() && [0, anode.uid].contains(&caller.uid) {
+        if names_nobody(caller, &anode, change) {
             clear_set_bits_of_chown(caller, &mut anode);
         }
         self.apply_change(caller, &mut anode, change);

@@ -326,6 +326,7 @@ impl Files<'_> {
         if end > FILE_BYTES_MAX {
             return Err(FsError::FileTooLarge);
         }
+        self.drop_capability(ino, &vnode)?;
         self.make_room()?;
         let (mut refused_at, mut lost) = (None, 0);
         let mut turn = None;

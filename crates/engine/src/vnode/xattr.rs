@@ -28,7 +28,7 @@ use super::access::{READ, WRITE, is_privileged, mode_allowed_with_list};
 use super::acl::{self, ACCESS, AclPart, DEFAULT};
 use super::api::{Around, Caller, Ino, XattrMode};
 use super::placement::{self, PLACEMENT};
-use super::{Files, VnodeState, seen, tell};
+use super::{Files, Vnode, VnodeState, seen, tell};
 use crate::alloc::Urgency;
 use crate::buffer::corrupt;
 use crate::container::Content;
@@ -44,6 +44,8 @@ const ACCESS_BITS: u16 = 0o777;
 const PAGES_BESIDE_VALUE: u64 = 8;
 /// Value and sizes of `security.capability` (`linux/capability.h`): revisions 2 and 3.
 const CAPABILITY: &[u8] = b"capability";
+const CAPABILITY_NAME: AttributeName<'_> =
+    AttributeName { namespace: Namespace::Security, suffix: CAPABILITY };
 const CAPABILITY_FORMS: [(usize, u8); 2] = [(20, 2), (24, 3)];
 
 /// Whether attributes of this file lie outside of its anode.
@@ -134,7 +136,7 @@ fn check_value(name: AttributeName<'_>, value: &[u8]) -> FsResult<()> {
     if value.len() > ATTRIBUTE_VALUE_BYTES_MAX {
         return Err(FsError::TooBig);
     }
-    let is_capability = name.namespace == Namespace::Security && name.suffix == CAPABILITY;
+    let is_capability = name == CAPABILITY_NAME;
     let form = (value.len(), value.get(3).copied().unwrap_or(0));
     let is_sound = !is_capability || value.is_empty() || CAPABILITY_FORMS.contains(&form);
     if is_sound { Ok(()) } else { Err(FsError::Invalid) }
@@ -244,6 +246,25 @@ impl Files<'_> {
                 } else {
                     Err(FsError::NoAttribute)
                 }
+            })
+        })
+    }
+
+    /// Takes the capabilities of a program away before a write, a change of its size or of its
+    /// owner, of whoever makes it, as Linux does (capabilities(7)). Kernels do so for their mounts;
+    /// clients of NFS do not.
+    ///
+    /// CRASH: the log has this before the change: after a crash no changed program has them.
+    pub(super) fn drop_capability(&self, ino: Ino, vnode: &Vnode) -> FsResult<()> {
+        let state = vnode.state.read();
+        let anode = state.anode()?;
+        if anode.kind != AnodeKind::Regular || !self.has_value(anode, CAPABILITY_NAME)? {
+            return Ok(());
+        }
+        drop(state);
+        self.with_reclaim(|| {
+            self.change_attribute(ino, None, &mut |change, fileset, anode| {
+                self.drop_value(change, fileset, anode, CAPABILITY_NAME)
             })
         })
     }

@@ -29,7 +29,7 @@
 //! Nothing is kept here but answers to requests that may come twice. Handles are sealed by a key of
 //! the pool, so clients go on after a restart.
 //!
-//! Not here: locks (clients mount with `nolock`), Kerberos, UDP but for the portmapper.
+//! Not here: locks (`nlm` grants none), Kerberos, UDP but for the portmapper.
 
 mod attributes;
 mod connection;
@@ -41,6 +41,7 @@ mod handle;
 mod listing;
 mod mount;
 mod names;
+mod nlm;
 mod peers;
 mod portmap;
 mod protocol;

@@ -1,5 +1,5 @@
-//! A portmapper (RFC 1833), as much of it as finds NFS and MOUNT: clients that are told the port do
-//! without it.
+//! A portmapper (RFC 1833), as much of it as finds NFS, MOUNT and NLM: clients that are told the
+//! port of the first two do without it.
 //!
 //! Version 2, and GETADDR and DUMP of versions 3 and 4. Nobody can register anything.
 //!
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use super::rpc::{self, Call, MARK_BYTES, Unserved};
 use super::service::{ReplySink, Service};
 use super::xdr::{Garbage, Reader, Writer};
-use super::{mount, protocol};
+use super::{mount, nlm, protocol};
 
 pub(super) const PROGRAM: u32 = 100_000;
 pub(super) const VERSION_FIRST: u32 = 2;
@@ -39,7 +39,7 @@ const DATAGRAM_BYTES_MAX: usize = 1024;
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What is to be found: program, version and transport.
-const SERVED: [(u32, u32, Transport); 9] = [
+const SERVED: [(u32, u32, Transport); 10] = [
     (PROGRAM, 2, TCP),
     (PROGRAM, 3, TCP),
     (PROGRAM, 4, TCP),
@@ -49,6 +49,7 @@ const SERVED: [(u32, u32, Transport); 9] = [
     (protocol::PROGRAM, protocol::VERSION, TCP),
     (mount::PROGRAM, 1, TCP),
     (mount::PROGRAM, 3, TCP),
+    (nlm::PROGRAM, nlm::VERSION, TCP),
 ];
 /// Where clients look for a portmapper, and for nothing else.
 const OWN_PORT: u16 = 111;

@@ -31,7 +31,7 @@ use super::rpc::{self, Call, Credentials, Unserved};
 use super::turns::Turns;
 use super::used::{Used, is_same};
 use super::xdr::{Garbage, Reader, Writer};
-use super::{attributes, data, listing, names, portmap};
+use super::{attributes, data, listing, names, nlm, portmap};
 use crate::counts::OperationCounts;
 use crate::failure::log_failure;
 use crate::log_limit::LogLimit;
@@ -67,7 +67,7 @@ pub enum ExportError {
     },
 }
 
-/// Answers the calls of NFS, MOUNT and of a portmapper.
+/// Answers the calls of NFS, MOUNT, NLM and of a portmapper.
 pub struct Service {
     /// Seals handles of exports that have no key of their own.
     key: HandleKey,
@@ -376,6 +376,10 @@ impl Service {
             (mount::PROGRAM, _) => {
                 refuse(Unserved::Version(mount::VERSION_FIRST, mount::VERSION_LAST))
             }
+            (nlm::PROGRAM, nlm::VERSION) => {
+                self.serve_beside(nlm::answer, peer, &call, args, sink).or_else(refuse)
+            }
+            (nlm::PROGRAM, _) => refuse(Unserved::Version(nlm::VERSION, nlm::VERSION)),
             (portmap::PROGRAM, portmap::VERSION_FIRST..=portmap::VERSION_LAST) => {
                 self.serve_beside(portmap::answer, peer, &call, args, sink).or_else(refuse)
             }

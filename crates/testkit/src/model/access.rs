@@ -73,7 +73,6 @@ pub(super) fn require_removal(caller: &Caller, directory: &Node, victim: &Node) 
     if is_held_back { Err(FsError::NotPermitted) } else { Ok(()) }
 }
 
-/// The mode of a regular file after `caller` wrote to it or truncated it.
 /// As `protected_hardlinks` of Linux: who owns it, or who may use a plain file fully.
 pub(super) fn require_link(caller: &Caller, node: &Node) -> FsResult<()> {
     let is_plain =
@@ -84,18 +83,24 @@ pub(super) fn require_link(caller: &Caller, node: &Node) -> FsResult<()> {
     Err(FsError::NotPermitted)
 }
 
-pub(super) fn mode_after_write(caller: &Caller, node: &Node) -> u16 {
-    let is_member = is_in_group(caller, node.gid);
-    if caller.loses_set_bits { without_set_bits(node, is_member) } else { node.mode }
+/// Takes from a regular file what it loses when `caller` writes to it or truncates it.
+pub(super) fn lose_by_write(caller: &Caller, node: &mut Node) {
+    node.attributes.remove(super::xattr::CAPABILITY);
+    if caller.loses_set_bits {
+        node.mode = without_set_bits(node, is_in_group(caller, node.gid));
+    }
 }
 
-/// The mode of `node` after its owner or group was set, even to what it was. Linux takes the bits
-/// away from the superuser too.
-pub(super) fn mode_after_chown(caller: &Caller, node: &Node) -> u16 {
-    if node.kind == FileKind::Directory {
-        return node.mode;
+/// Takes from `node` what it loses when its owner or group is set, even to what it was. Linux takes
+/// that away from the superuser's files too.
+pub(super) fn lose_by_chown(caller: &Caller, node: &mut Node) {
+    if node.kind == FileKind::Regular {
+        node.attributes.remove(super::xattr::CAPABILITY);
     }
-    without_set_bits(node, is_privileged(caller) || is_in_group(caller, node.gid))
+    if node.kind != FileKind::Directory {
+        let is_member = is_privileged(caller) || is_in_group(caller, node.gid);
+        node.mode = without_set_bits(node, is_member);
+    }
 }
 
 /// `mode` as `caller` may set it on a file of group `gid`: setgid only by a member.

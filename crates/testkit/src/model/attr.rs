@@ -79,14 +79,14 @@ fn require_permitted(caller: &Caller, node: &Node, change: &SetAttr) -> FsResult
 
 fn apply(asked: Asked<'_>, node: &mut Node, change: &SetAttr) -> FsResult<()> {
     if let Some(size_bytes) = change.size_bytes {
-        node.mode = access::mode_after_write(asked.caller, node);
+        access::lose_by_write(asked.caller, node);
         node.content_mut()?.resize(size_bytes);
         node.mtime = asked.now;
     }
     let is_his = asked.caller.uid == 0 || asked.caller.uid == node.uid;
     let names_nobody = *change == SetAttr::default() && is_his;
     if change.uid.is_some() || change.gid.is_some() || names_nobody {
-        node.mode = access::mode_after_chown(asked.caller, node);
+        access::lose_by_chown(asked.caller, node);
     }
     node.uid = change.uid.unwrap_or(node.uid);
     node.gid = change.gid.unwrap_or(node.gid);

@@ -411,7 +411,7 @@ impl State {
         if end > FILE_BYTES_MAX {
             return Err(FsError::FileTooLarge);
         }
-        node.mode = access::mode_after_write(asked.caller, node);
+        access::lose_by_write(asked.caller, node);
         node.content_mut()?.write(offset, data);
         node.touch_content(asked.now);
         Ok(())
@@ -440,7 +440,7 @@ impl State {
                 return Err(FsError::NotSupported);
             }
         };
-        node.mode = access::mode_after_write(asked.caller, node);
+        access::lose_by_write(asked.caller, node);
         let content = node.content_mut()?;
         if !matches!(mode, Fallocate::Allocate { .. }) {
             content.zero(offset, end);

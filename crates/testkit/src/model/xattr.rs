@@ -13,7 +13,7 @@ const VALUE_BYTES_MAX: usize = 65_536;
 /// All names with a NUL behind each, less the names of the two access lists: what listxattr(2) can
 /// return.
 const LIST_BYTES_MAX: usize = 65_536 - 49;
-const CAPABILITY: &[u8] = b"security.capability";
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 /// What names begin with.
 #[derive(Clone, Copy, PartialEq, Eq)]
