@@ -77,6 +77,8 @@ pub(crate) enum Command {
     Group(group::GroupArgs),
     /// Read and compare all copies of what a pool has, and repair
     Scrub(device::ScrubArgs),
+    /// Give what a pool has free back to its devices, or to the file system below its files
+    Trim(device::TrimArgs),
     /// Show which paths two clones have differently, or a clone and its fileset
     Diff(transfer::DiffArgs),
     /// Write a stream of a clone: whole, or what changed since an earlier one
@@ -132,6 +134,7 @@ impl Command {
             Command::Device(args) => return args.command.paths(),
             Command::Group(args) => return args.command.paths(),
             Command::Scrub(args) => [Some(&*args.pool), None],
+            Command::Trim(args) => [Some(&*args.pool), None],
             Command::Diff(args) => [Some(&*args.from), Some(&*args.to)],
             Command::Send(args) => [Some(&*args.clone), None],
             Command::Receive(args) => [Some(&*args.fileset), None],
@@ -730,6 +733,7 @@ mod tests {
             "device fail d0 d1",
             "device replace d0 d1 d2 --wait",
             "scrub d0 --wait",
+            "trim pool.hf --json",
             "schedule set pool.hf:a hourly=24,daily=7",
             "schedule set pool.hf:a none",
             "schedule list pool.hf --json",

@@ -188,6 +188,18 @@ pub struct Members {
     pub accepts_missing: bool,
 }
 
+/// On what free segments are discarded without being asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discards {
+    /// On files with holes.
+    #[default]
+    SparseFiles,
+    /// On all devices but stripes.
+    On,
+    /// On none.
+    Off,
+}
+
 /// How a pool is opened.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -209,6 +221,8 @@ pub struct OpenOptions {
     pub commit_interval: Duration,
     /// How long the device may take to answer.
     pub device_deadline: Duration,
+    /// When what is free is discarded.
+    pub discards: Discards,
     /// Whether no other machine has the pool open, for the user says so.
     pub is_forced: bool,
     /// The fileset whose files are served; `None`: the first.

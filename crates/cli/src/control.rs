@@ -258,6 +258,10 @@ pub enum Request {
     Scrub {},
     /// What the last scrub has found.
     ScrubStatus {},
+    /// Begin to discard all that is free; what is under way goes on.
+    Trim {},
+    /// What the last trim has done.
+    TrimStatus {},
     /// The jobs that have an end.
     JobList {},
     /// Make a job pause, or go on.
@@ -428,6 +432,7 @@ impl Request {
                 | Request::DeviceList {}
                 | Request::GroupList {}
                 | Request::ScrubStatus {}
+                | Request::TrimStatus {}
                 | Request::OperationList {}
                 | Request::PathList { .. }
                 | Request::SlowList { .. }
@@ -652,6 +657,23 @@ pub enum Answer {
     Grown(Vec<GrownFacts>),
     /// What the last scrub has found; `None`: there was none since the pool was opened.
     Scrub(Option<ScrubFacts>),
+    /// What the last trim has done; `None`: there was none since the pool was opened.
+    Trim(Option<TrimFacts>),
+}
+
+/// What a trim has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TrimFacts {
+    /// Bytes of free segments that were discarded.
+    pub discarded_bytes: u64,
+    /// Bytes of free segments on devices that do not discard.
+    pub refused_bytes: u64,
+    /// Bytes of the pool in stripes, which are not discarded.
+    pub striped_bytes: u64,
+    /// Discards that failed.
+    pub failed: u64,
+    /// Whether it has come to the end.
+    pub is_done: bool,
 }
 
 /// What came of a test that a receiver was told.
@@ -949,6 +971,8 @@ mod tests {
             Request::PlacementShow { fileset: name(), path: String::new() },
             Request::Scrub {},
             Request::ScrubStatus {},
+            Request::Trim {},
+            Request::TrimStatus {},
             Request::JobList {},
             Request::JobPause { job: 3, is_paused: false },
             Request::JobPace { job: 3, percent: Some(20) },
@@ -1027,6 +1051,7 @@ mod tests {
             Request::DeviceList {},
             Request::GroupList {},
             Request::ScrubStatus {},
+            Request::TrimStatus {},
             Request::JobList {},
             Request::ExportList { after },
             Request::ClientList {},

@@ -82,6 +82,7 @@ fn dispatch(
         Command::Status(args) => command::status::run(args, output),
         Command::Fileset(args) => command::fileset::run(args, backend, output),
         Command::Scrub(args) => command::scrub::run(args, backend, output),
+        Command::Trim(args) => command::trim::run(args, backend, output),
         Command::Device(args) => command::device::run(args, backend, output),
         Command::Group(args) => command::group::run(args, backend, output),
         Command::Clone(args) => command::clone::run(args, backend, output),

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use check::report::Finding;
 use engine::vnode::api::{FileSystem, FilesetUuid, FsError};
-use engine::{FilesOptions, Pool};
+use engine::{DiscardOn, DiscardOptions, FilesOptions, Pool};
 use format::fileset::{FilesetName, NamePart, ROOT_NAME};
 use format::geometry::GeometryError;
 use format::superblock::SuperblockError;
@@ -51,9 +51,9 @@ use self::neighbours::ThisMachine;
 use self::transfer::Watched;
 use crate::backend::{
     Backend, BackendError, CheckReport, CreateOptions, CreateReport, DAMAGED, DEGRADED,
-    DefectReport, DumpReport, ExplainStep, ExplainTarget, Members, OnProgress, OpenOptions,
-    OpenPool, Placement, ProveAlphabet, ProveChoice, ProveFinding, ProveOptions, ProveReport,
-    TortureOptions, TortureReport,
+    DefectReport, Discards, DumpReport, ExplainStep, ExplainTarget, Members, OnProgress,
+    OpenOptions, OpenPool, Placement, ProveAlphabet, ProveChoice, ProveFinding, ProveOptions,
+    ProveReport, TortureOptions, TortureReport,
 };
 use crate::control::{Answer, DeviceFacts, Peer, Request};
 use crate::holders::{file_behind, is_held_here, kernel_claims, kernel_uses, lock_holders};
@@ -217,6 +217,7 @@ fn open_pool(options: &OpenOptions, devices: Opening) -> Result<Pool, engine::Op
             commit_interval_ns,
             ..FilesOptions::default()
         },
+        discard: DiscardOptions { on: discard_on(options.discards), ..DiscardOptions::default() },
         random: random_number(),
         neighbours: Arc::new(ThisMachine),
         is_forced: options.is_forced,
@@ -225,6 +226,14 @@ fn open_pool(options: &OpenOptions, devices: Opening) -> Result<Pool, engine::Op
         ..engine::OpenOptions::default()
     };
     Pool::open_members(devices, Arc::new(SystemClock::new()), open)
+}
+
+fn discard_on(discards: Discards) -> DiscardOn {
+    match discards {
+        Discards::SparseFiles => DiscardOn::SparseFiles,
+        Discards::On => DiscardOn::All,
+        Discards::Off => DiscardOn::None,
+    }
 }
 
 fn to_read() -> FileOptions {

@@ -297,3 +297,16 @@ pub(crate) struct ScrubArgs {
     #[command(flatten)]
     pub(crate) members: MemberPaths,
 }
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  holdfast trim pool.hf\n\n\
+                        Discards all free segments once: files get holes, block devices are told. \
+                        Stripes are not\ndiscarded. Of each disk group some free segments are \
+                        kept for writers meanwhile, and have\ntheir turn later. A pool that is \
+                        not mounted is opened. `mount -o discard` does it all the time.")]
+pub(crate) struct TrimArgs {
+    /// Any device of the pool, or a directory that it is mounted on
+    pub(crate) pool: PathBuf,
+    #[command(flatten)]
+    pub(crate) members: MemberPaths,
+}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::args::members::MemberPaths;
-use crate::backend::{Backend, Lent, OpenOptions, OpenPool, Placement};
+use crate::backend::{Backend, Discards, Lent, OpenOptions, OpenPool, Placement};
 use crate::control::{
     self, Answer, ExportFacts, FilesetFacts, GroupFacts, JobFacts, Peer, Request,
 };
@@ -129,6 +129,7 @@ impl Controlled {
             placement: Placement::Log,
             commit_interval: COMMIT_INTERVAL,
             device_deadline: DEVICE_DEADLINE,
+            discards: Discards::Off,
             is_forced: false,
             fileset: served_fileset,
             clone: served_clone,

@@ -30,4 +30,5 @@ pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod torture;
 pub(crate) mod tree;
+pub(crate) mod trim;
 pub(crate) mod unmount;

@@ -21,7 +21,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::members::MemberArgs;
 use crate::args::{CpuLatencyName, MountArgs, PlacementName, TransportName};
-use crate::backend::{Backend, Members, OpenOptions, OpenPool, Placement};
+use crate::backend::{Backend, Discards, Members, OpenOptions, OpenPool, Placement};
 use crate::bugs;
 use crate::daemon::{self, Answer, Relaunch};
 use crate::events::Keep;
@@ -275,6 +275,11 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
         placement,
         commit_interval: args.commit_interval,
         device_deadline: args.device_deadline,
+        discards: match mount_options.discards {
+            None => Discards::SparseFiles,
+            Some(true) => Discards::On,
+            Some(false) => Discards::Off,
+        },
         is_forced: args.force,
         fileset: named.fileset,
         clone: named.clone,

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::SIGHUP;
 
 use crate::args::ServeArgs;
-use crate::backend::{Backend, BackendError, OpenOptions, OpenPool, Placement};
+use crate::backend::{Backend, BackendError, Discards, OpenOptions, OpenPool, Placement};
 use crate::bugs;
 use crate::command::mount::{check_cache, check_threads, members_of, start_log};
 use crate::control::{ExportSource, ExportSpec};
@@ -465,6 +465,7 @@ fn options_of(args: &ServeArgs, pool: &Path, cache: ByteSize) -> anyhow::Result<
         placement: Placement::Log,
         commit_interval: args.commit_interval,
         device_deadline: args.device_deadline,
+        discards: Discards::default(),
         is_forced: args.force,
         fileset: named.fileset,
         clone: named.clone,

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use engine::vnode::api::{FileSystem, FsError};
 use engine::{
     DiskGroupError, FilesetChange, FilesetInfo, Fullness, JobStatus, NewFileset, Pace, Percent,
-    Pool, ScrubReport,
+    Pool, ScrubReport, TrimReport,
 };
 use format::fileset::{FilesetName, NamePart, ROOT_SLOT};
 use format::placement::Placement;
@@ -15,8 +15,8 @@ use super::{Served, devices, failed, groups, growth, quota, random_bytes};
 use crate::args::placement::parse_placement;
 use crate::backend::BackendError;
 use crate::control::{
-    Answer, FilesetFacts, JobFacts, LIST_MAX, Peer, Properties, Request, ScrubFacts, clone_of,
-    name_of,
+    Answer, FilesetFacts, JobFacts, LIST_MAX, Peer, Properties, Request, ScrubFacts, TrimFacts,
+    clone_of, name_of,
 };
 
 /// Does what is asked of a pool that is served.
@@ -105,6 +105,13 @@ fn control(
         }
         Request::ScrubStatus {} => {
             return Ok(Answer::Scrub(pool.scrub_report().map(scrub_facts)));
+        }
+        Request::Trim {} => {
+            pool.trim().map_err(|error| failed(path, error))?;
+            return Ok(Answer::Done);
+        }
+        Request::TrimStatus {} => {
+            return Ok(Answer::Trim(pool.trim_report().map(trim_facts)));
         }
         Request::FilesetCreate { name, properties } => {
             let random = random_bytes()?;
@@ -393,6 +400,11 @@ fn scrub_facts(found: ScrubReport) -> ScrubFacts {
         is_done,
         waits,
     }
+}
+
+fn trim_facts(found: TrimReport) -> TrimFacts {
+    let TrimReport { discarded_bytes, refused_bytes, striped_bytes, failed, is_done } = found;
+    TrimFacts { discarded_bytes, refused_bytes, striped_bytes, failed, is_done }
 }
 
 fn pace_of(path: &Path, percent: Option<u8>) -> Result<Pace, BackendError> {

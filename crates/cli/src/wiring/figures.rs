@@ -93,6 +93,13 @@ pub(super) fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
             "recent": cleaner_counts_of(&status.cleaner.recent, bytes),
             "recent_seconds": status.cleaner.recent_ns / 1_000_000_000,
         },
+        "discards": {
+            "discards": status.discards.discards,
+            "bytes": status.discards.bytes,
+            "refused": status.discards.refused,
+            "failed": status.discards.failed,
+            "withheld_bytes": status.discards.withheld_bytes,
+        },
         "files": { "dirty": status.dirty_files, "referenced": status.referenced_files },
         "recovery": {
             "was_needed": status.recovery.was_needed,

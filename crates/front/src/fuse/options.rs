@@ -116,6 +116,8 @@ pub struct MountOptions {
     pub fs_name: String,
     /// Refuse every change.
     pub is_read_only: bool,
+    /// Whether the pool discards what is free; `None`: it is not said.
+    pub discards: Option<bool>,
     /// Let all users in, not only the one who mounts. Others than root need `user_allow_other` in
     /// /etc/fuse.conf for it.
     pub allows_others: bool,
@@ -150,7 +152,7 @@ pub struct MountOptions {
 #[error(
     "unknown mount option `{option}`: known are ro, rw, allow_other, dev, nodev, suid, nosuid, \
      exec, noexec, atime, noatime, sync, dirsync, noxattr, shared, direct_io, \
-     direct_io=marked"
+     direct_io=marked, discard, nodiscard"
 )]
 pub struct UnknownOption {
     /// The option as it was given.
@@ -167,6 +169,7 @@ impl MountOptions {
         MountOptions {
             fs_name: fs_name.to_owned(),
             is_read_only: false,
+            discards: None,
             allows_others: is_root,
             thread_count: (2 * cpu_count).clamp(THREADS_DEFAULT_MIN, THREADS_MAX),
             has_writeback_cache: false,
@@ -188,6 +191,8 @@ impl MountOptions {
                 "ro" => self.is_read_only = true,
                 "rw" => self.is_read_only = false,
                 "allow_other" => self.allows_others = true,
+                "discard" => self.discards = Some(true),
+                "nodiscard" => self.discards = Some(false),
                 "noxattr" => self.has_no_xattrs = true,
                 "shared" => self.is_shared = true,
                 "direct_io" => self.direct_io = DirectIo::All,
@@ -262,6 +267,17 @@ mod tests {
         assert!(!options.flags.contains(&MountFlag::NoExec));
         assert!(options.flags.contains(&MountFlag::NoDev));
         assert!(!options.flags.contains(&MountFlag::Dev));
+    }
+
+    #[test]
+    fn discards_are_on_off_or_not_said() {
+        let discards_of = |text: &str| {
+            let mut options = MountOptions::new("pool.hf");
+            options.apply(text).map(|()| options.discards)
+        };
+        assert_eq!(discards_of("ro"), Ok(None));
+        assert_eq!(discards_of("nodiscard,discard"), Ok(Some(true)));
+        assert_eq!(discards_of("discard,nodiscard"), Ok(Some(false)));
     }
 
     #[test]

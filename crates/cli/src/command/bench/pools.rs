@@ -262,6 +262,7 @@ impl Pools {
             placement: Placement::Log,
             commit_interval: Duration::from_secs(5),
             device_deadline: storage::device::DEADLINE_DEFAULT,
+            discards: crate::backend::Discards::default(),
             is_forced: false,
             fileset: None,
             clone: None,

@@ -102,6 +102,7 @@ pub(super) fn check_closed(shown: &Path, pool: &Path, backend: &dyn Backend) -> 
         placement: Placement::Log,
         commit_interval: Duration::ZERO,
         device_deadline: DEVICE_DEADLINE,
+        discards: crate::backend::Discards::Off,
         is_forced: false,
         fileset: None,
         clone: None,

@@ -25,7 +25,7 @@ use crate::server::history::to_float;
 use crate::server::{Hub, ServedPool};
 
 /// What of a status only grows while a pool is open; anything else may shrink.
-const COUNTERS: [&str; 29] = [
+const COUNTERS: [&str; 33] = [
     "journal_transactions",
     "journal_commits",
     "journal_checkpoints",
@@ -51,6 +51,10 @@ const COUNTERS: [&str; 29] = [
     "cleaner_since_mount_moved_bytes",
     "cleaner_since_mount_written_bytes",
     "cleaner_since_mount_read_bytes",
+    "discards_discards",
+    "discards_bytes",
+    "discards_refused",
+    "discards_failed",
     "nfs_answered",
     "nfs_failed",
     "nfs_bugs",

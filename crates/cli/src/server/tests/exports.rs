@@ -308,6 +308,7 @@ fn an_export_of_a_clone_that_is_served_is_kept() {
             placement: crate::backend::Placement::Log,
             commit_interval: Duration::from_secs(5),
             device_deadline: Duration::from_secs(30),
+            discards: crate::backend::Discards::default(),
             is_forced: false,
             fileset: clone.map(|_| "root".parse().expect("a name")),
             clone: clone.map(|name| NamePart::new(name).expect("a name")),
