@@ -149,8 +149,8 @@ fn check(devices: &Devices) -> Result<(), String> {
     if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
 }
 
-/// Goal: room that is freed is discarded on every member, and what is left is whole: for readers,
-/// a scrub, a check and the next open. Method: files come and go, so that segments are discarded and
+/// Goal: room that is freed is discarded on every member, and what is left is whole: for readers, a
+/// scrub, a check and the next open. Method: files come and go, so that segments are discarded and
 /// used again.
 #[test]
 fn freed_room_is_discarded_on_every_member_and_the_rest_is_whole() {
@@ -217,9 +217,9 @@ fn work(devices: &Devices) -> (Vec<Told>, Vec<u64>) {
     (told, flushed)
 }
 
-/// Goal: whenever the power goes, before, in and after discards, all is there that was acknowledged,
-/// and the pool checks clean after its recovery (G9). Method: the work is recorded once, and cut at
-/// many times.
+/// Goal: whenever the power goes, before, in and after discards, all is there that was
+/// acknowledged, and the pool checks clean after its recovery (DH1). Method: the work is recorded
+/// once, and cut at many times.
 #[test]
 fn no_cut_beside_discards_takes_what_was_acknowledged() {
     for ((layout, count), seed) in LAYOUTS.into_iter().zip(1..) {
@@ -260,7 +260,7 @@ fn no_cut_beside_discards_takes_what_was_acknowledged() {
 }
 
 /// Goal: after a discard that is not answered in time nothing is written to what it may still
-/// change, however full the pool gets; the room is counted as gone, and no member fails (G9).
+/// change, however full the pool gets; the room is counted as gone, and no member fails (DH1).
 /// Method: the discard of one device is late by hours; the pool is filled, and then it comes.
 #[test]
 fn what_a_late_discard_may_still_change_is_not_used_again() {
@@ -291,7 +291,7 @@ fn what_a_late_discard_may_still_change_is_not_used_again() {
 }
 
 /// Goal: a member that does not discard, or fails to, keeps its place and what it holds; the other
-/// is discarded all the same (VD2).
+/// is discarded all the same (DQ2).
 #[test]
 fn a_member_that_does_not_discard_is_no_worse_for_it() {
     let devices = new_pool(Layout::Mirror, 2, 1);
@@ -338,7 +338,7 @@ fn a_trim_discards_all_that_is_free() {
     }
 }
 
-/// Goal: stripes are not discarded, and who asks is told why (VD4).
+/// Goal: stripes are not discarded, and who asks is told why (DQ4).
 #[test]
 fn stripes_are_not_discarded() {
     let layout = Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT };

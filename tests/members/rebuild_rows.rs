@@ -204,7 +204,8 @@ impl Rows {
             if prng.below(2) == 0 {
                 let new = spares.pop().expect("there is one for each");
                 let id = [u8::try_from(200 + spares.len()).expect("small"); 16];
-                let taken = self.volume.begin_replace(slot, device(&[new.clone()], 0), id);
+                let taken =
+                    self.volume.begin_replace(slot, device(std::slice::from_ref(&new), 0), id);
                 taken.expect("the others have all");
                 members[slot] = new;
                 *self.devices.lock() = (members, spares);

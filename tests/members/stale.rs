@@ -151,15 +151,15 @@ impl History {
         let (image, older) = (&mut images[stale], &self.older[stale]);
         let labels_start = image.size_bytes() - 2 * SUPERBLOCK_AREA_BYTES;
         let groups = self.groups_offset..labels_start;
-        let ranges = match lost {
-            Lost::Pages => vec![self.journal.end..labels_start],
-            Lost::Groups => vec![groups],
-            Lost::Log => vec![self.journal.clone()],
-            Lost::Fixed => vec![self.journal.end..self.groups_offset],
-            Lost::All => vec![self.journal.start..labels_start],
+        let range = match lost {
+            Lost::Pages => self.journal.end..labels_start,
+            Lost::Groups => groups,
+            Lost::Log => self.journal.clone(),
+            Lost::Fixed => self.journal.end..self.groups_offset,
+            Lost::All => self.journal.start..labels_start,
         };
         let (mut new, mut old) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
-        for at in ranges.into_iter().flat_map(|range| range.step_by(PAGE_BYTES)) {
+        for at in range.step_by(PAGE_BYTES) {
             image.read(at, &mut new);
             older.read(at, &mut old);
             let are_pages = || is_page(&new) && is_page(&old);

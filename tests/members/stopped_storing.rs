@@ -37,6 +37,9 @@ use super::{Devices, NOTHING, POOL_BYTES, devices_of, new_mirror, reopened, shar
 const SEEDS: u64 = 2;
 /// Operations of a client.
 const STEPS: usize = 50;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+const _: () = assert!(PAGE_BYTES == 4096);
 /// Ticks in which the jobs of such a small pool end.
 const TICKS_MAX: usize = 1000;
 /// The longest region that is not stored.
@@ -117,11 +120,11 @@ impl Extent {
             }
             Extent::Metadata => StoppedExtent::Metadata,
             Extent::Region => {
-                let page = |bytes: u64| bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+                let page = |bytes: u64| bytes / PAGE * PAGE;
                 // What is written lies in front.
                 let shift = prng.below(4);
                 let start = page(prng.below(image.size_bytes() >> shift));
-                let length = page(prng.below(REGION_BYTES_MAX)) + PAGE_BYTES as u64;
+                let length = page(prng.below(REGION_BYTES_MAX)) + PAGE;
                 StoppedExtent::Range(start..start + length)
             }
         }
@@ -164,7 +167,7 @@ fn cases() -> Vec<(Kind, usize)> {
 impl Case {
     fn of(seed: u64) -> Case {
         let cases = cases();
-        let count = cases.len() as u64;
+        let count = count_of(cases.len());
         let (kind, member) = cases[usize::try_from(seed % count).expect("few")];
         let end = [End::Closed, End::Cut, End::Closed, End::CutTwice];
         let end = end[usize::try_from(seed / count % 4).expect("few")];
@@ -276,7 +279,7 @@ fn run(base: &Devices, extent: Extent, case: &Case) -> (bool, bool) {
     let extent = extent.of(&devices[case.member].image(), &mut prng);
     let reads = if prng.one_in(2) { StoppedReads::Old } else { StoppedReads::Written };
     let plan = FaultPlan::none().with(Fault::StopsStoring { nth: 0, extent, reads });
-    let stops_at = usize::try_from(prng.below(STEPS as u64)).expect("few");
+    let stops_at = usize::try_from(prng.below(count_of(STEPS))).expect("few");
     let mut stopped = 0;
     let timeline = devices[0].timeline().clone();
     let mut recorded = work(&pool, &timeline, (case.seed, STEPS), |_, number| {
@@ -309,9 +312,13 @@ fn run(base: &Devices, extent: Extent, case: &Case) -> (bool, bool) {
     (devices[case.member].harm().lies > 0, told)
 }
 
+fn count_of(count: usize) -> u64 {
+    u64::try_from(count).expect("64 bits")
+}
+
 /// Runs the seeds of an extent that the environment asks for, or those for every commit.
 fn explore(extent: Extent) -> Seen {
-    let usual = SEEDS * cases().len() as u64 * setting("HOLDFAST_SOAK").unwrap_or(1);
+    let usual = SEEDS * count_of(cases().len()) * setting("HOLDFAST_SOAK").unwrap_or(1);
     explore_seeds(extent, seeds("HOLDFAST_STOPPED", usual))
 }
 

@@ -99,12 +99,12 @@ impl ExportedFilesets {
 }
 
 fn shown_line((key, fileset): &(HandleKey, FilesetUuid)) -> String {
-    format!("{:032x} {:032x}\n", u128::from_be_bytes(key.0), fileset.0)
+    format!("{:032x} {:032x}\n", u128::from_le_bytes(key.0), fileset.0)
 }
 
 fn read(line: &str) -> Option<(HandleKey, FilesetUuid)> {
     let (key, fileset) = line.split_once(' ')?;
-    Some((HandleKey(number_in(key)?.to_be_bytes()), FilesetUuid(number_in(fileset)?)))
+    Some((HandleKey(number_in(key)?.to_le_bytes()), FilesetUuid(number_in(fileset)?)))
 }
 
 /// Returns the number that 32 hexadecimal digits say.

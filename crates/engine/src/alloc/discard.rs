@@ -5,12 +5,12 @@
 //!
 //! # Invariants
 //!
-//! - G9: What is discarded is free: released by a checkpoint (G2), not open, and not pinned (G6).
+//! - DH1: What is discarded is free: released by a checkpoint (G2), not open, and not pinned (G6).
 //!   From before the discard is submitted until every member has answered it the segment is held:
 //!   it is neither opened nor made one of another kind. After a discard that has expired it is held
 //!   for as long as the pool is open, for the discard may still come (D6); it counts as promised
 //!   then, so that nothing relies on its room (G4).
-//! - G10: A held segment costs nobody his space: a disk group keeps [`FREE_KEPT`] segments beside
+//! - DH2: A held segment costs nobody his space: a disk group keeps [`FREE_KEPT`] segments beside
 //!   those that are held, and whoever finds none waits until the discard in flight is answered.
 //!   Whoever holds segments waits for devices alone.
 //!
@@ -59,7 +59,7 @@ pub(crate) enum Discardable {
     Free,
 }
 
-/// Free segments that lie side by side and are held (G9), until this is ended or dropped.
+/// Free segments that lie side by side and are held (DH1), until this is ended or dropped.
 #[derive(Debug)]
 pub(crate) struct HeldFree<'a> {
     alloc: &'a Allocator,
@@ -79,7 +79,7 @@ impl Withheld {
 }
 
 impl Segment {
-    /// Whether it may be discarded now (G9).
+    /// Whether it may be discarded now (DH1).
     fn is_discardable(&self, which: Discardable) -> bool {
         let is_planted = planted::is(Planted::PendingDiscarded) && self.has_only_pending()
             || planted::is(Planted::OpenDiscarded) && self.is_open && self.held == 0;
@@ -147,7 +147,7 @@ impl Allocator {
     }
 
     /// Holds the first run of segments of `from`'s group, from `from` on, that may be discarded: at
-    /// most `most` of them, and none that would leave less than [`FREE_KEPT`] free ones (G10).
+    /// most `most` of them, and none that would leave less than [`FREE_KEPT`] free ones (DH2).
     /// `None`: there is none, or the group is not in use, or leaves.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl Allocator {
         Ok(Some(HeldFree { alloc: self, first, count, is_over: false }))
     }
 
-    /// Waits until a discard in flight is answered; returns false at once if there is none (G10).
+    /// Waits until a discard in flight is answered; returns false at once if there is none (DH2).
     pub(super) fn await_discard(&self, state: &mut MutexGuard<'_, State>) -> bool {
         if state.discarding == 0 {
             return false;
@@ -197,7 +197,7 @@ impl Allocator {
 
 impl HeldFree<'_> {
     /// The discard was answered: gives the segments back to the allocator, but for those of which
-    /// nobody knows when it comes (G9).
+    /// nobody knows when it comes (DH1).
     pub(crate) fn end(mut self, answer: &Result<(), DeviceError>) {
         let is_expired = matches!(answer, Err(DeviceError::Expired { .. }));
         let stays = is_expired && !planted::is(Planted::ExpiredDiscardReleased);
@@ -248,7 +248,7 @@ mod tests {
     use storage::device::{MemoryDevice, SharedDevice};
 
     use super::{Discardable, HeldFree, SegmentId};
-    use crate::convert::index;
+    use crate::convert::{index, wide};
     use crate::vnode::api::{Caller, FileKind, FileSystem, FsError, Ino, NewInode, SetAttr};
     use crate::{CreateOptions, OpenOptions, Pool};
 
@@ -274,7 +274,7 @@ mod tests {
         loop {
             let at = written.load(Ordering::SeqCst);
             match pool.write(&caller, ino, at, &[7; PIECE]) {
-                Ok(()) => _ = written.fetch_add(PIECE as u64, Ordering::SeqCst),
+                Ok(()) => _ = written.fetch_add(wide(PIECE), Ordering::SeqCst),
                 Err(FsError::NoSpace) => return,
                 Err(error) => panic!("{error}"),
             }
@@ -297,9 +297,9 @@ mod tests {
         segments[first..first + count].iter().all(is_empty)
     }
 
-    /// G9: nothing is held that is open or waits for a checkpoint, and nothing goes to what is held.
-    /// Method: a file that is not in the maps yet, one that was freed and not released, and another
-    /// that is written meanwhile.
+    /// DH1: nothing is held that is open or waits for a checkpoint, and nothing goes to what is
+    /// held. Method: a file that is not in the maps yet, one that was freed and not released, and
+    /// another that is written meanwhile.
     #[test]
     fn what_is_held_is_free_and_stays_so() {
         let (pool, ino) = new_pool();
@@ -322,7 +322,7 @@ mod tests {
         held.end(&Ok(()));
     }
 
-    /// G10: a writer who finds none but held segments waits, and is not refused: the pool takes as
+    /// DH2: a writer who finds none but held segments waits, and is not refused: the pool takes as
     /// much as one without discards.
     #[test]
     fn a_full_pool_waits_for_the_discard_and_refuses_nobody() {
@@ -342,12 +342,12 @@ mod tests {
             let mut before = u64::MAX;
             while written.load(Ordering::SeqCst) != before {
                 before = written.load(Ordering::SeqCst);
-                thread::sleep(Duration::from_millis(200));
+                thread::park_timeout(Duration::from_millis(200));
             }
             assert!(!is_over.load(Ordering::SeqCst), "refused after {before} bytes");
             held.end(&Ok(()));
         });
         let (written, expected) = (written.into_inner(), expected.into_inner());
-        assert!(count > 10 && written + 2 * PIECE as u64 >= expected, "{written} of {expected}");
+        assert!(count > 10 && written + 2 * wide(PIECE) >= expected, "{written} of {expected}");
     }
 }

@@ -46,7 +46,7 @@ pub(super) struct Segment {
     pub(super) level: Level,
     /// How many have it pinned (G6).
     pub(super) pins: u32,
-    /// What lies there is being discarded, or may be at any time (G9).
+    /// What lies there is being discarded, or may be at any time (DH1).
     pub(super) is_held: bool,
     /// What may lie there while it is free.
     pub(super) below: Below,

@@ -161,7 +161,7 @@ struct State {
     reserve: u64,
     /// Of the main disk group where no data may lie there.
     apart: Option<Apart>,
-    /// Discards that are not answered, and how many were (G10).
+    /// Discards that are not answered, and how many were (DH2).
     discarding: u32,
     discards_ended: u64,
 }
@@ -432,7 +432,7 @@ impl Allocator {
         self.can_give(state, first)?;
         let barred = self.shortage.as_ref().map(|shortage| shortage.barred()).unwrap_or_default();
         let known = state.shares[0].spare.known();
-        if (!has_page(&state, first) || barred.contains(&first)) && known > 0 {
+        if (!has_page(state, first) || barred.contains(&first)) && known > 0 {
             // No segment becomes metadata while another group has a page to give: blocks need it.
             let roomy =
                 |(number, group): &(&u32, &Group)| group.free_pages > 0 && !barred.contains(number);

@@ -27,7 +27,7 @@ use crate::vnode::Core;
 /// How long the standing job discards at a tick: a tenth of the time, where there are four in a
 /// second, and no more than a disk's read takes beyond that.
 const STEP_NS: u64 = 25_000_000;
-/// Bytes of one discard at most: what whoever finds no other segment waits for (G10).
+/// Bytes of one discard at most: what whoever finds no other segment waits for (DH2).
 const DISCARD_BYTES: u64 = 16 << 20;
 /// Failures after which the standing job asks no more: something is wrong, and the room is not
 /// needed for anything.
@@ -123,7 +123,7 @@ impl DiscardCounters {
     }
 }
 
-/// Discards what is held, and gives it back to the allocator (G9).
+/// Discards what is held, and gives it back to the allocator (DH1).
 fn discard(core: &Core, held: HeldFree<'_>) -> (u64, Result<(), DeviceError>) {
     let geometry = core.store.geometry();
     let SegmentId { group, segment } = held.first;

@@ -2,9 +2,9 @@
 //!
 //! A [`Job`] does a bounded step each time it is asked. [`Jobs`] asks, from `Pool::tick`:
 //!
-//! - *Standing jobs*: the flusher, quotas, deferred frees, discards, the cleaner, the weigher. Each once a
-//!   tick, in this order. What fails of one keeps no other from its step; the first failure is
-//!   told when all that is due is done.
+//! - *Standing jobs*: the flusher, quotas, deferred frees, discards, the cleaner, the weigher. Each
+//!   once a tick, in this order. What fails of one keeps no other from its step; the first failure
+//!   is told when all that is due is done.
 //! - *Walks*: what has an end, as a deletion, a scrub, a rebuild. Each in turn, until all wait or
 //!   [`TURNS_NS`] have passed; then the tick says when it wants to be asked again, as their paces
 //!   have it ([`pace`]). A failure stops this one alone; its status tells.

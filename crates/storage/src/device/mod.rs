@@ -18,10 +18,10 @@
 //! - D5: A device that was found to be shorter than it was when it was opened answers every later
 //!   write and flush with [`DeviceError::Shortened`]: what was past its end is lost, and a write
 //!   there would only hide it.
-//! - D6: A discard changes its range at any time from when it is submitted until it is answered, and
-//!   not after that. One that was not answered by its deadline may change it at any later time, and
-//!   does not fail the device: whoever asked leaves the range unused for as long as it is open. A
-//!   device that cannot discard answers [`DeviceError::NoDiscard`], to all further ones at once.
+//! - D6: A discard changes its range at any time from when it is submitted until it is answered,
+//!   and not after that. One that was not answered by its deadline may change it at any later time,
+//!   and does not fail the device: whoever asked leaves the range unused for as long as it is open.
+//!   A device that cannot discard answers [`DeviceError::NoDiscard`], to all further ones at once.
 //!
 //! # Deadlines
 //!

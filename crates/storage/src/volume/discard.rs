@@ -2,13 +2,13 @@
 //!
 //! # Invariants
 //!
-//! - VD1: A discard is answered when every member has answered it: until then any of them may still
+//! - DQ1: A discard is answered when every member has answered it: until then any of them may still
 //!   change its range (D6). Of several answers an expiry is the one that counts.
-//! - VD2: A member that does not discard, or fails to, is no worse for it: it stays online, has
+//! - DQ2: A member that does not discard, or fails to, is no worse for it: it stays online, has
 //!   missed nothing, and keeps what it had. So copies of a discarded range are unlike each other.
-//! - VD3: A discard counts as a write in flight: no range that a rebuild or a repair holds is
+//! - DQ3: A discard counts as a write in flight: no range that a rebuild or a repair holds is
 //!   discarded meanwhile (RH1), and no member comes or goes.
-//! - VD4: Stripes are not discarded. Their parity agrees with the rows, and a discarded row agrees
+//! - DQ4: Stripes are not discarded. Their parity agrees with the rows, and a discarded row agrees
 //!   with nothing.
 //!
 //! Not here: what is of no use, and that nobody uses it before the answer (`engine`'s allocator).
@@ -35,7 +35,7 @@ impl PendingRequest for Discarding {
         let Discarding { tickets, in_flight } = *self;
         let awaited = if planted::is(Planted::OneDiscardAwaited) { 1 } else { tickets.len() };
         let answers = tickets.into_iter().take(awaited).map(Ticket::wait);
-        // VD1.
+        // DQ1.
         let answers: Vec<Result<Completion, DeviceError>> = answers.collect();
         drop(in_flight);
         together(answers)
@@ -53,7 +53,7 @@ fn together(answers: Vec<Result<Completion, DeviceError>>) -> Result<Completion,
 }
 
 impl Volume {
-    /// Whether what lies in `group` may be discarded (VD4).
+    /// Whether what lies in `group` may be discarded (DQ4).
     #[must_use]
     pub fn may_discard(&self, group: u32) -> bool {
         !self.is_read_only() && !self.geometry().is_striped(group)
@@ -105,7 +105,7 @@ mod tests {
         Err(DeviceError::NoDiscard { device: "disk".to_owned() })
     }
 
-    /// VD1, VD2: whoever asked must know of an expiry, and one that refuses hides no success.
+    /// DQ1, DQ2: whoever asked must know of an expiry, and one that refuses hides no success.
     #[test]
     fn an_expiry_counts_most_and_a_refusal_least() {
         let ok = || Ok(Completion::default());

@@ -87,7 +87,7 @@ impl Mirror {
         self.set.together(&view, tickets, in_flight)
     }
 
-    /// Sends a discard to every member (VD1, VD2).
+    /// Sends a discard to every member (DQ1, DQ2).
     fn submit_discard(&self, purpose: Purpose, operation: &Operation) -> Ticket {
         let range = operation.offset().map(|start| start..start + operation.length_bytes());
         let in_flight = range.map(|range| self.set.begin_write(range));

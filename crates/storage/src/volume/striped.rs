@@ -265,7 +265,7 @@ impl Device for Striped {
                 Redundancy::Parity => self.submit_stripes(purpose, offset, data),
                 Redundancy::Copies => self.submit_copies(purpose, offset, &data),
             },
-            // VD4.
+            // DQ4.
             Operation::Discard { .. } => {
                 let device = self.info.name.clone();
                 Ticket::ready(Err(DeviceError::NoDiscard { device }))

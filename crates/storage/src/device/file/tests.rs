@@ -261,8 +261,8 @@ fn discard_is_taken_and_harms_nothing_outside_its_range() {
     });
 }
 
-/// Goal: a discard of a file gives its room back to the file system, and a file with holes says that
-/// it has some.
+/// Goal: a discard of a file gives its room back to the file system, and a file with holes says
+/// that it has some.
 #[test]
 fn what_is_discarded_of_a_file_is_room_again() {
     use std::os::unix::fs::MetadataExt;

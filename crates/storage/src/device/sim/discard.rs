@@ -1,8 +1,9 @@
 //! Discards of a simulated device: when they take effect, and what their range reads as then (D6).
 //!
 //! A discard takes effect at some later request, or at the latest when it is answered; one that was
-//! not waited for, or has expired, at any later request. By the seed its range stays as it is, reads
-//! as one byte, or as a mixture of pages: kept, zeros, junk, and copies of the pages before them.
+//! not waited for, or has expired, at any later request. By the seed its range stays as it is,
+//! reads as one byte, or as a mixture of pages: kept, zeros, junk, and copies of the pages before
+//! them.
 
 use std::sync::Arc;
 

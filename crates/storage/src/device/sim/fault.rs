@@ -294,11 +294,10 @@ impl FaultPlan {
 
     /// Returns what is left of the plan when the power is back after `writes_begun` writes.
     pub(super) fn after_reboot(&self, writes_begun: u64) -> FaultPlan {
-        let lasting = self.faults.iter().filter_map(|fault| match fault {
-            Fault::StopsStoring { nth, extent, reads } if *nth <= writes_begun => {
-                Some(Fault::StopsStoring { nth: 0, extent: extent.clone(), reads: *reads })
-            }
-            _ => None,
+        let lasting = self.faults.iter().filter_map(|fault| {
+            let Fault::StopsStoring { nth, extent, reads } = fault else { return None };
+            let lasts = Fault::StopsStoring { nth: 0, extent: extent.clone(), reads: *reads };
+            (*nth <= writes_begun).then_some(lasts)
         });
         FaultPlan { faults: lasting.collect() }
     }
