@@ -357,9 +357,18 @@ fn lsn_pages_that_were_not_stored_are_not_believed() {
     assert_eq!((seen.hit, seen.runs), (16, 16), "{seen:?}");
 }
 
+/// Goal: what a member has as creation left it is not taken for what the first chunk of the log has
+/// made of it. Method: seeds in which both had one LSN, in the group table, the anode map and the
+/// root directory.
+#[test]
+fn pages_of_creation_are_older_than_all_others() {
+    const TAKEN: [u64; 10] = [3, 5, 33, 47, 55, 64, 65, 69, 71, 81];
+    let seen = explore_seeds(Extent::Metadata, TAKEN.into_iter());
+    assert_eq!((seen.hit, seen.runs), (10, 10), "{seen:?}");
+}
+
 /// Goal: a member that stored nothing at all costs nothing, is told of and gets everything.
 #[test]
-#[ignore = "a page that was blank, and a member after a second cut, are still believed"]
 fn a_member_that_stores_nothing_costs_nothing() {
     let seen = explore(Extent::All);
     assert!(seen.told * 2 > seen.hit, "{seen:?}");
@@ -368,7 +377,6 @@ fn a_member_that_stores_nothing_costs_nothing() {
 /// Goal: a member that stored nothing but labels, as one that was put back to a snapshot while the
 /// pool was open, costs nothing, is told of and gets everything.
 #[test]
-#[ignore = "a page that was blank, and a member after a second cut, are still believed"]
 fn a_member_that_stores_labels_alone_costs_nothing() {
     let seen = explore(Extent::Contents);
     assert!(seen.told * 2 > seen.hit, "{seen:?}");
@@ -376,7 +384,6 @@ fn a_member_that_stores_labels_alone_costs_nothing() {
 
 /// Goal: a member that stored no page of metadata costs nothing, is told of and gets all of them.
 #[test]
-#[ignore = "a page that was blank, and a member after a second cut, are still believed"]
 fn a_member_that_stores_no_metadata_costs_nothing() {
     let seen = explore(Extent::Metadata);
     assert!(seen.told * 2 > seen.hit, "{seen:?}");
@@ -385,7 +392,6 @@ fn a_member_that_stores_no_metadata_costs_nothing() {
 /// Goal: a member that stored nothing of one region costs nothing. It may have been of nothing that
 /// is in use.
 #[test]
-#[ignore = "a page that was blank, and a member after a second cut, are still believed"]
 fn a_member_that_stores_nothing_of_a_region_costs_nothing() {
     let seen = explore(Extent::Region);
     assert!(seen.hit * 5 > seen.runs && seen.told > 0, "{seen:?}");

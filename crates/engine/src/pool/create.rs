@@ -547,11 +547,18 @@ fn first_pages(
         PageHeader::new(PageKind::LsnPage, pool_id, place, owner).encode(&mut bytes);
         pages.push((place, bytes));
     }
-    list_lsns(geometry, &mut pages, superblock.lsn_base);
+    let lsn = lsn_of_creation(superblock);
+    list_lsns(geometry, &mut pages, lsn);
     for (_, bytes) in &mut pages {
-        stamp(bytes, superblock.lsn_base);
+        stamp(bytes, lsn);
     }
     pages
+}
+
+/// Returns the LSN of the pages that a pool is born with: below that of the first chunk, so that no
+/// later version of one of them has it too. Of two with one LSN nothing tells which is right.
+fn lsn_of_creation(superblock: &Superblock) -> Lsn {
+    Lsn(superblock.lsn_base.0.saturating_sub(1))
 }
 
 /// Lists in their LSN pages that all of `pages` have `lsn`.
