@@ -195,7 +195,7 @@ fn what_cannot_be_replaced_is_refused() {
     assert!(matches!(refused(2, POOL_BYTES), ReplaceError::NoSlot { slot: 2 }));
     begin(&pool, &devices);
     assert!(matches!(refused(1, POOL_BYTES), ReplaceError::Joins { slot: 1 }));
-    assert!(matches!(pool.fail_member(0), Err(ReplaceError::Needed { slot: 0 })));
+    assert!(matches!(pool.fail_member(0), Err(ReplaceError::Joins { slot: 1 })));
     pool.fail_member(1).expect("the first has all");
     assert!(matches!(refused(0, POOL_BYTES), ReplaceError::Needed { slot: 0 }));
     let single = devices_of(vec![Image::blank(POOL_BYTES)]);

@@ -72,12 +72,17 @@ fn pools_whose_members_come_and_go_stand_torture() {
 /// block that a crash has left and no map leads to. Method: the seeds in which it did.
 #[test]
 fn a_scrub_takes_nothing_for_lost_that_is_there_or_dead() {
-    for (kind, seed) in [("raid5-4-scrubs", 11), ("mirror2-scrubs", 208), ("mirror2-scrubs", 24)] {
+    for (kind, seeds) in [("raid5-4-scrubs", &[11, 12][..]), ("mirror2-scrubs", &[208, 24, 25, 26])]
+    {
         let pools = kind.parse().expect("it is a kind");
         let options = Options { steps_max: STEPS_MORE, ..Options::default() };
-        let report = run_seed(&PoolGround { pools }, &options, seed);
-        assert_eq!(report.finding, None, "{kind}");
-        assert!(report.events.of(Event::ScrubEnded) > 0, "{kind}: {report:?}");
+        let mut ended = 0;
+        for &seed in seeds {
+            let report = run_seed(&PoolGround { pools }, &options, seed);
+            assert_eq!(report.finding, None, "{kind}, seed {seed}");
+            ended += report.events.of(Event::ScrubEnded);
+        }
+        assert!(ended > 0, "{kind}: no scrub came to its end");
     }
 }
 
