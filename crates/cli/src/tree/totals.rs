@@ -1,5 +1,8 @@
 //! What a copy has done so far, for who waits and for who asked.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -35,6 +38,8 @@ pub(crate) struct Totals {
     pub(crate) verified: AtomicU64,
     /// Bytes that were read and written or compared, for who watches.
     pub(crate) moved_bytes: AtomicU64,
+    /// The directory that is copied, where paths are to be told with it.
+    root: Option<PathBuf>,
     errors: Mutex<Errors>,
     /// Whether everybody is to stop.
     is_stopped: AtomicBool,
@@ -56,6 +61,20 @@ pub(crate) fn count(counter: &AtomicU64) {
 }
 
 impl Totals {
+    /// Returns totals of a copy of the directory `root`: paths are told as they lie below it.
+    pub(crate) fn below(root: Option<PathBuf>) -> Totals {
+        Totals { root, ..Totals::default() }
+    }
+
+    /// Returns a path as whoever asked for the copy knows it.
+    fn known_as(&self, path: &[u8]) -> String {
+        match &self.root {
+            Some(root) if path == b"." => shown(root.as_os_str().as_bytes()),
+            Some(root) => shown(root.join(OsStr::from_bytes(path)).as_os_str().as_bytes()),
+            None => shown(path),
+        }
+    }
+
     fn errors(&self) -> std::sync::MutexGuard<'_, Errors> {
         self.errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -74,7 +93,7 @@ impl Totals {
 
     /// Notes what went wrong with a file; what ends all, ends all.
     pub(crate) fn fail(&self, path: &[u8], error: &TreeError) {
-        let words = format!("{}: {error}", shown(path));
+        let words = format!("{}: {error}", self.known_as(path));
         let mut errors = self.errors();
         if error.is_final {
             errors.last_word.get_or_insert(words);
@@ -93,7 +112,7 @@ impl Totals {
     pub(crate) fn leave_out(&self, path: &[u8], why: &str) {
         let mut errors = self.errors();
         errors.left_out_count += 1;
-        let words = format!("{}: {why}", shown(path));
+        let words = format!("{}: {why}", self.known_as(path));
         if errors.left_out.len() < ERRORS_KEPT {
             errors.left_out.push(words);
         } else {
@@ -149,5 +168,22 @@ impl Totals {
             "left_out": errors.left_out_count,
             "what_was_left_out": errors.left_out,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_told_with_the_directory_that_was_named() {
+        let told = |root: Option<&str>, path: &[u8]| {
+            let totals = Totals::below(root.map(PathBuf::from));
+            totals.fail(path, &TreeError::of_file("it is gone"));
+            totals.facts()["errors"][0].as_str().map(str::to_owned)
+        };
+        assert_eq!(told(Some("/home/ann"), b"a/b").as_deref(), Some("/home/ann/a/b: it is gone"));
+        assert_eq!(told(Some("/home/ann"), b".").as_deref(), Some("/home/ann: it is gone"));
+        assert_eq!(told(None, b"a/b").as_deref(), Some("a/b: it is gone"));
     }
 }

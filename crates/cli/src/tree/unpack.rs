@@ -200,6 +200,8 @@ impl<T: Tree> Job<'_, T> {
     /// An entry of this path comes: what was found of an earlier one counts no more.
     fn begins(&self, path: &[u8]) {
         if self.purpose == Purpose::Verify {
+            // What a thread finds of an earlier one would come behind this.
+            drop(self.wait(|queue| is_clear(queue, path)));
             self.differences().begins(path);
         }
     }

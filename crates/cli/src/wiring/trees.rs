@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{BufReader, Seek};
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::Pool;
@@ -68,6 +69,11 @@ fn clone_of_file(path: &Path, file: &mut Watched<'_>) -> Result<File, BackendErr
     file.file().try_clone().map_err(|error| failed(path, error))
 }
 
+/// Returns the path of an open file; `None`: it has none.
+fn path_of(file: &File) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
+}
+
 fn rewind(path: &Path, file: &mut Watched<'_>) -> Result<(), BackendError> {
     file.file().rewind().map_err(|error| {
         let advice = "what comes or goes through a pipe is not there to be compared";
@@ -98,7 +104,9 @@ pub(super) fn import(
     let hold = hold(path, pool, spec)?;
     let fs = fronts.unwrap_or_else(|| Arc::<Pool>::clone(pool));
     let tree = open(path, &fs, (&hold, spec), true)?;
-    let (totals, threads) = (Totals::default(), threads_of(spec));
+    // What came is a descriptor: the system knows the path of a directory.
+    let root = (!spec.is_archive).then(|| path_of(file.file())).flatten();
+    let (totals, threads) = (Totals::below(root), threads_of(spec));
     for purpose in purposes(spec) {
         if totals.is_stopped() {
             break;
