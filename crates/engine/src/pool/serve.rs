@@ -297,7 +297,10 @@ impl FileSystem for Pool {
     }
 
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
-        let written = self.files_of(ino)?.write_file(caller, ino, offset, data);
+        let files = self.files_of(ino)?;
+        let written = files
+            .drop_capability_before_write(caller, ino)
+            .and_then(|()| files.write_file(caller, ino, offset, data));
         self.named(ino, b"", written).map_err(|error| error.in_bytes(offset, data.len()))
     }
 
@@ -425,8 +428,12 @@ impl FileSystem for Pool {
         mode: Fallocate,
     ) -> FsResult<()> {
         let files = self.files_of(ino)?;
+        let is_change =
+            length_bytes > 0 && !matches!(mode, Fallocate::CollapseRange | Fallocate::InsertRange);
         let allocate = || files.fallocate_file(caller, ino, offset, length_bytes, mode);
-        let done = files.unsharing(Urgency::User, allocate);
+        let dropped =
+            if is_change { files.drop_capability_before_write(caller, ino) } else { Ok(()) };
+        let done = dropped.and_then(|()| files.unsharing(Urgency::User, allocate));
         self.named(ino, b"", done)
     }
 

@@ -299,6 +299,9 @@ impl Files<'_> {
             Data::Lent(bytes) => Payload::Lent(bytes),
             Data::Shared(bytes) => self.kept.admit(bytes),
         };
+        if !data.is_empty() {
+            self.drop_capability_before_write(caller, ino)?;
+        }
         let mut done = 0;
         match self.write_payload(caller, ino, offset, &data, &mut done, around) {
             Err(error) if done == 0 => Err(error),
@@ -326,7 +329,6 @@ impl Files<'_> {
         if end > FILE_BYTES_MAX {
             return Err(FsError::FileTooLarge);
         }
-        self.drop_capability(ino, &vnode)?;
         self.make_room()?;
         let (mut refused_at, mut lost) = (None, 0);
         let mut turn = None;

@@ -135,9 +135,6 @@ impl Files<'_> {
         if length_bytes == 0 {
             return Err(FsError::Invalid);
         }
-        if !matches!(mode, Fallocate::CollapseRange | Fallocate::InsertRange) {
-            self.drop_capability(ino, &vnode)?;
-        }
         match mode {
             Fallocate::PunchHole | Fallocate::ZeroRange { keep_size: true } => {
                 self.zero(caller, &vnode, offset..end)

@@ -269,6 +269,21 @@ impl Files<'_> {
         })
     }
 
+    /// Does so before a write by a caller who may write. What receives a stream does without: the
+    /// stream has the capabilities beside the content.
+    pub(crate) fn drop_capability_before_write(&self, caller: &Caller, ino: Ino) -> FsResult<()> {
+        let vnode = self.vnode(ino)?;
+        let state = vnode.state.read();
+        let anode = state.anode()?;
+        if anode.kind != AnodeKind::Regular || !self.has_value(anode, CAPABILITY_NAME)? {
+            return Ok(());
+        }
+        self.check_writable()?;
+        self.check_content(caller, &state, WRITE)?;
+        drop(state);
+        self.drop_capability(ino, &vnode)
+    }
+
     /// Sets an access list, or removes it: removing one that is not there is no error.
     fn set_acl(
         &self,
