@@ -34,16 +34,16 @@ pub(crate) const FOUND: &[Row] = &[
         "sim",
         "nothing_acknowledged_is_lost_and_what_survives_is_a_state_between_operations",
     ),
-    ("LsnNotCompared", "fault", "stale::a_page_that_is_stale_is_told_and_destroys_nothing"),
-    ("FirstCopyTaken", "members", "stale::what_a_member_never_stored_is_taken_from_the_others"),
-    ("OlderCopyLeft", "members", "stale::what_a_member_never_stored_is_taken_from_the_others"),
-    ("RebuiltFromStale", "members", "stale::a_device_is_made_whole_from_the_newest_copies"),
-    ("LsnAboveEndTaken", "members", "stale::a_copy_above_the_end_of_the_log_is_damage"),
     (
         "RecoveryTakesFirstLsnPage",
         "members",
         "stale::what_a_member_never_stored_is_taken_from_the_others",
     ),
+    ("LsnNotCompared", "fault", "stale::a_page_that_is_stale_is_told_and_destroys_nothing"),
+    ("FirstCopyTaken", "members", "stale::what_a_member_never_stored_is_taken_from_the_others"),
+    ("RebuiltFromStale", "members", "stale::a_device_is_made_whole_from_the_newest_copies"),
+    ("OlderCopyLeft", "members", "stale::what_a_member_never_stored_is_taken_from_the_others"),
+    ("LsnAboveEndTaken", "members", "stale::a_copy_above_the_end_of_the_log_is_damage"),
     (
         "TailPastDirtyPages",
         "sim",
@@ -477,9 +477,9 @@ pub(crate) const FOUND: &[Row] = &[
     ("OldEndLeft", "members", "longer::a_device_that_is_cut_again_is_refused"),
     ("LostPageIsUnused", "members", "scrub::a_page_of_metadata_that_nobody_gives_is_told"),
     (
-        "UncomparedNotCounted",
+        "EarlierLifeBelieved",
         "members",
-        "raid5_scrub::without_a_member_what_can_be_looked_at_is_and_the_rest_is_told",
+        "scrub_lives::what_segments_held_before_is_no_damage_of_a_raid5",
     ),
     ("EachMendTold", "members", "raid5_scrub::what_a_scrub_finds_is_one_line_of_the_log"),
     (
@@ -488,9 +488,9 @@ pub(crate) const FOUND: &[Row] = &[
         "spares::a_device_that_failed_is_told_after_a_spare_has_its_place",
     ),
     (
-        "EarlierLifeBelieved",
+        "UncomparedNotCounted",
         "members",
-        "scrub_lives::what_segments_held_before_is_no_damage_of_a_raid5",
+        "raid5_scrub::without_a_member_what_can_be_looked_at_is_and_the_rest_is_told",
     ),
     (
         "UnwrittenRowsMended",

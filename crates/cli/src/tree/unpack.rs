@@ -89,7 +89,7 @@ fn run_beside<R: Read, T: Tree>(
             scope.spawn(|| job.work());
         }
         let reading = Reading { job: &job, directories: BTreeMap::new(), held_bytes: 0, beside };
-        // A bug ends the import, and not its caller: the other threads are told to end first.
+        // A bug ends the import, and not its caller.
         let read = catch_unwind(AssertUnwindSafe(|| reading.all(reader, moved)));
         job.end();
         match read {
@@ -197,10 +197,9 @@ impl<T: Tree> Job<'_, T> {
         }
     }
 
-    /// An entry of this path comes: what was found of an earlier one counts no more.
+    /// An entry of this path comes: what was found of an earlier one, once all is, counts no more.
     fn begins(&self, path: &[u8]) {
         if self.purpose == Purpose::Verify {
-            // What a thread finds of an earlier one would come behind this.
             drop(self.wait(|queue| is_clear(queue, path)));
             self.differences().begins(path);
         }
