@@ -821,7 +821,6 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "torture::a_scrub_takes_nothing_for_lost_that_is_there_or_dead",
     ),
-    ("DeadBlockIsLoss", "members", "torture::a_scrub_takes_nothing_for_lost_that_is_there_or_dead"),
     ("MendedNotNamed", "members", "unread::what_a_read_mends_is_named"),
     ("UnreadMovedAsZeros", "members", "reshape_stripe::what_is_not_read_when_it_is_moved_stays"),
     ("UnreadIsDamage", "members", "unread::what_could_not_be_read_is_no_damage"),

@@ -366,7 +366,6 @@ bugs! {
     DuplicateWithoutChecksum: "Requests of one number and length are one, whatever they ask.",
     AnsweredBeforeCommit: "What a client of NFS is told to be durable is not yet.",
     CheckpointIsLoss: "A page that is being taken home is lost where it is not there yet (LC1).",
-    DeadBlockIsLoss: "A scrub takes a block for lost that a crash has left and no map leads to.",
     MendedNotNamed: "A block that a read has mended is never named.",
     UnreadMovedAsZeros:
         "Of a stripe that is moved to other members, zeros are written where one was not read.",

@@ -657,8 +657,7 @@ fn mend_data(
     }
     // A crash leaves summaries of blocks that were never durable, and that no map leads to.
     *who = core.who_lost(&block.entry, block.place);
-    let is_lost = who.is_some() || planted::is(Planted::DeadBlockIsLoss);
-    Ok(healed.filter(|_| is_lost))
+    Ok(healed.filter(|_| who.is_some()))
 }
 
 /// Whether `bytes`, from `place`, are a summary of this incarnation of its segment.
