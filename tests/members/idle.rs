@@ -159,7 +159,7 @@ fn a_member_with_answers_to_collect_comes_back() {
         let write = volume.submit_write(Purpose::Home, place, vec![SharedBytes::from(bytes)]);
         let members = volume.members().expect("there are two");
         let error = DeviceError::Failed { device: "d1".to_owned() };
-        members.fail(1, &device(&devices, 1), error).expect("the other has all");
+        members.fail(1, &members.view()[1], error).expect("the other has all");
         match is_let_go {
             true => _ = members.let_go(1).expect("nothing of it is on its way"),
             false => volume.begin_return_of(1).expect("nothing of it is on its way"),

@@ -39,6 +39,8 @@ const LOSSES: usize = 4;
 const MS_NS: u64 = 1_000_000;
 /// Seeds, times `HOLDFAST_SOAK`.
 const SEEDS: u64 = 60;
+/// In 1804 an answer of before a member went came when it was back, and failed it again.
+const SEEDS_KEPT: [u64; 1] = [1804];
 /// What a seed may take at most until a member is whole again.
 const STEPS_MAX: usize = 10_000;
 
@@ -221,15 +223,15 @@ impl Rows {
     /// Fails a member: by the command, or by a write that it does not take.
     fn fail(&self, slot: usize, by_command: bool) {
         let members = self.volume.members().expect("there are several");
-        let device = device(&self.devices.lock().0, slot);
+        let stay = &members.view()[slot];
         if !by_command {
             let fault = Fault::Fail { kind: RequestKind::Write, nth: 0, persists: true };
             self.devices.lock().0[slot].arm(FaultPlan { faults: vec![fault] });
             sleep_until(now_ns() + 4 * MS_NS);
         }
         // A write may have failed it.
-        let error = DeviceError::Failed { device: device.info().name.clone() };
-        members.fail(slot, &device, error).expect("the others have all");
+        let error = DeviceError::Failed { device: format!("d{slot}") };
+        members.fail(slot, stay, error).expect("the others have all");
     }
 
     /// Makes the joining member whole, piece by piece.
@@ -280,7 +282,7 @@ impl Rows {
 fn rows_agree_beside_a_rebuild_and_writers() {
     let base = new_raid5(MEMBERS);
     let mut all = Counts::default();
-    for seed in seeds() {
+    for seed in seeds().chain(SEEDS_KEPT) {
         let rows = Rows::new(&base, seed);
         // What lies in free segments is of nobody, and is made to agree once.
         rows.segments.iter().for_each(|(place, bytes)| {

@@ -10,7 +10,7 @@ use format::missed::{Parts, part_bytes};
 use runtime::prng::Prng;
 use storage::device::sim::{Fault, FaultPlan, Image, SimDevice, SimOptions};
 use storage::device::{DeviceError, Purpose, RequestKind, SharedBytes, SharedDevice};
-use storage::volume::{Opening, ReturnError, Volume};
+use storage::volume::{Opening, ReturnError, Slot, Volume};
 
 use super::raid5::{all_but, content, new_raid5};
 use super::rebuild::{open, place_of, states};
@@ -321,9 +321,8 @@ fn a_write_in_flight_is_missed_too() {
     let opening = Opening { devices: shared(&devices), accepts_missing: false };
     let (volume, superblock) = Volume::open_members(opening).expect("a mirror");
     let members = volume.members().expect("there are two");
-    let device = members.view()[AWAY].device.clone().expect("it is there");
     let error = DeviceError::Failed { device: "d1".to_owned() };
-    members.fail(AWAY, &device, error).expect("the other has all");
+    members.fail(AWAY, &members.view()[AWAY], error).expect("the other has all");
     let place = superblock.geometry.root_place();
     let offset = superblock.geometry.device_offset(place, 1).expect("in a group");
     let piece = volume.piece_at(offset).expect("in the pool");
@@ -334,6 +333,28 @@ fn a_write_in_flight_is_missed_too() {
     volume.begin_return_of(AWAY).expect("it is there");
     write.wait().expect("nothing fails");
     assert!(volume.must_remake(AWAY, &piece), "it is made anew");
+}
+
+/// Goal: an answer of before a member went, collected when it is back, does not fail it again: what
+/// it has not done is among what it has missed.
+#[test]
+fn an_answer_of_before_it_went_fails_no_member_that_is_back() {
+    let devices = again(&new_mirror(2));
+    let opening = Opening { devices: shared(&devices), accepts_missing: false };
+    let (volume, _) = Volume::open_members(opening).expect("a mirror");
+    let members = volume.members().expect("there are two");
+    let before = members.view();
+    let fail = |seen: &Slot| {
+        let error = DeviceError::Failed { device: "d1".to_owned() };
+        members.fail(AWAY, seen, error).expect("the other has all");
+    };
+    fail(&before[AWAY]);
+    assert_eq!(members.view()[AWAY].state, MemberState::Failed);
+    volume.begin_return_of(AWAY).expect("it is there");
+    fail(&before[AWAY]);
+    assert_eq!(members.view()[AWAY].state, MemberState::Joining, "it gets its writes");
+    fail(&members.view()[AWAY]);
+    assert_eq!(members.view()[AWAY].state, MemberState::Failed);
 }
 
 /// What a cut left, with the member that was away or without it for another life; it comes back,

@@ -225,7 +225,7 @@ impl Pool {
         let Some(device) = at.writable() else { return Ok(()) };
         let name = device.info().name.clone();
         let error = DeviceError::Failed { device: name.clone() };
-        set.fail(own, device, error).map_err(|failed| {
+        set.fail(own, at, error).map_err(|failed| {
             if matches!(&failed, DeviceError::Failed { device } if *device == name) {
                 // Another was lost meanwhile, and nothing is changed.
                 return ReplaceError::Needed { slot };

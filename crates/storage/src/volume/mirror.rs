@@ -200,7 +200,7 @@ impl Device for Mirror {
             if let Some(device) = slot.writable()
                 && let Err(error) = device.check_end()
             {
-                self.set.fail(at, device, error)?;
+                self.set.fail(at, slot, error)?;
             }
         }
         Ok(())
@@ -426,9 +426,7 @@ impl Mirror {
         let data = vec![SharedBytes::from(AlignedBuffer::clone(bytes))];
         let write = self.set.submit(&view[at], purpose, Operation::Write { offset, data });
         let Err(error) = write.wait() else { return Ok(true) };
-        if let Some(device) = &view[at].device {
-            self.set.fail(at, device, error)?;
-        }
+        self.set.fail(at, &view[at], error)?;
         Ok(false)
     }
 }

@@ -60,9 +60,7 @@ use super::lone::Before;
 use super::ranges::{Closed, Hold, InFlight, Ranges};
 use super::slot::{Counted, Pending, Slot};
 use super::spares::SpareDevices;
-use crate::device::{
-    AlignedBuffer, DeviceError, Operation, Purpose, RequestKind, SharedDevice, Ticket,
-};
+use crate::device::{AlignedBuffer, DeviceError, Operation, Purpose, RequestKind, Ticket};
 use crate::pool::SEQUENCE_OF_CREATION;
 
 /// In place of a slot of the pool: none.
@@ -464,20 +462,17 @@ impl MemberSet {
         self.ranges.in_flight()
     }
 
-    /// The member in `slot`, which was on `device`, has not done what it was asked: see the
-    /// module's header.
+    /// `member`, as a view had it in `slot`, has not done what it was asked: see the module's
+    /// header. Nothing happens to a later stay in that slot, also of the same device: what an
+    /// earlier stay has not done is in the map of what the member has missed (MS5, RN1).
     ///
     /// # Errors
     ///
     /// `error`, if the layout needs the member, or what another said whose label was to tell of it:
     /// the pool must stop writing. Of a disk group that is being added `error` too: it is not
     /// added.
-    pub fn fail(
-        &self,
-        slot: usize,
-        device: &SharedDevice,
-        error: DeviceError,
-    ) -> Result<(), DeviceError> {
+    pub fn fail(&self, slot: usize, member: &Slot, error: DeviceError) -> Result<(), DeviceError> {
+        let stay = member.stay();
         let mut label = self.roster.label.lock();
         match *self.standing.read() {
             Standing::Of => {}
@@ -487,14 +482,14 @@ impl MemberSet {
         let sets = self.roster.sets();
         let _closed = close(&sets);
         let mut slots = gather(&sets);
-        let is_there = |slot: &&mut Slot| slot.is_on(device) && slot.writable().is_some();
+        let is_there = |slot: &&mut Slot| slot.stay() == stay && slot.writable().is_some();
         let number = self.numbers().get(slot).copied().unwrap_or(NOBODY);
         let Some(member) = slots.get_mut(number).filter(is_there) else {
-            // Another was first.
+            // Another thread was first.
             return Ok(());
         };
         let was_joining = member.state == MemberState::Joining;
-        let name = device.info().name.clone();
+        let name = member.device.as_ref().map_or_else(String::new, |it| it.info().name.clone());
         member.leave(MemberState::Failed, self.ranges.unflushed(member.flushed()));
         let Some(known) = label.as_ref() else { return Err(error) };
         if !was_joining && is_short(&sets, &slots) {
@@ -502,7 +497,7 @@ impl MemberSet {
             return Err(error);
         }
         tracing::error!(
-            device = device.info().name,
+            device = name,
             "{error}; the member has failed, and the pool goes on without it: replace it"
         );
         let mut superblock = self.to_change(known);

@@ -238,10 +238,6 @@ impl Slot {
             RequestKind::Discard => 0,
         };
     }
-
-    pub(super) fn is_on(&self, device: &SharedDevice) -> bool {
-        self.device.as_ref().is_some_and(|own| Arc::ptr_eq(own, device))
-    }
 }
 
 /// A request that counts as unanswered until this is dropped.

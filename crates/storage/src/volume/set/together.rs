@@ -93,9 +93,8 @@ impl MemberSet {
         }
         let now = self.view();
         let is_same = |at: &usize| {
-            let device = view.get(*at).and_then(|slot| slot.device.as_ref());
-            now.get(*at).zip(device).is_some_and(|(slot, device)| {
-                slot.is_on(device) && slot.state == MemberState::Online
+            now.get(*at).zip(view.get(*at)).is_some_and(|(slot, seen)| {
+                slot.stay() == seen.stay() && slot.state == MemberState::Online
             })
         };
         // One that was asked for several things is one.
@@ -105,9 +104,8 @@ impl MemberSet {
             return Err(first.clone());
         }
         for (at, error) in failed {
-            let device = view.get(at).and_then(|slot| slot.device.as_ref());
-            if let Some(device) = device {
-                self.fail(at, device, error)?;
+            if let Some(member) = view.get(at) {
+                self.fail(at, member, error)?;
             }
         }
         Ok(())

@@ -341,9 +341,7 @@ impl Striped {
             let write = self.set.submit(slot, purpose, Operation::Write { offset, data });
             if let Err(error) = write.wait() {
                 is_repaired = false;
-                if let Some(device) = &slot.device {
-                    self.set.fail(member, device, error)?;
-                }
+                self.set.fail(member, slot, error)?;
             }
         }
         if let Some(hold) = hold.filter(|_| is_repaired) {
