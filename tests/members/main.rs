@@ -4,6 +4,7 @@ mod attach;
 mod begun;
 mod crash;
 mod discard;
+mod equal_lsn;
 mod evacuation_time;
 mod groups;
 mod hangs;

@@ -12,6 +12,13 @@
 //!   where all copies are older than what went home last, nothing is written.
 //! - CY3: All copies of a page are read where no LSN page says which one is right: of LSN pages, of
 //!   pages that are not listed, and of those whose LSN page is distrusted (LC2).
+//! - CY4: Copies with one LSN that verify are the same page, so their bytes are not compared. The
+//!   LSN of a page is the position of the chunk that has its commit, and a checkpoint completes
+//!   that chunk, so what is committed later has a higher LSN (LP3, K1). No position is used twice:
+//!   the log goes on two laps behind the end of what a recovery has read. A recovery gives a page
+//!   the checksum that its commit has in the log. It lists LSNs with the position of that end, and
+//!   recovering the same log again lists the same. The pages of creation have a lower LSN than the
+//!   first chunk.
 //!
 //! Not here: listing LSNs (`journal::lsn_pages`); comparing with them (`lsn.rs`).
 
