@@ -12,7 +12,7 @@ mod jobs;
 mod look;
 mod members;
 pub(crate) mod moves;
-mod neighbours;
+pub(crate) mod neighbours;
 mod quota;
 mod search;
 mod shares;

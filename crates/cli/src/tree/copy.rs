@@ -24,7 +24,7 @@ use engine::vnode::api::FileKind;
 use super::placing::{self, Spot};
 use super::totals::count;
 use super::{
-    Attributes, Meta, PIECE_BYTES, Rules, Totals, Tree, TreeError, TreeResult,
+    Attributes, Meta, PIECE_BYTES, Rules, Totals, Tree, TreeError, TreeResult, aside,
     has_same_owner_and_mode, is_same, rights,
 };
 
@@ -116,6 +116,8 @@ struct Pair<S: Tree, T: Tree> {
     meta: Meta,
     /// From the root.
     path: Vec<u8>,
+    /// Whether this copy has made the target.
+    is_new: bool,
     /// Pieces of work that are left, before its own attributes are set.
     left: AtomicUsize,
 }
@@ -241,7 +243,7 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
         let meta = self.source.meta(&source)?;
         let _ = self.device.set(meta.id.0);
         let left = AtomicUsize::new(1);
-        Ok(Pair { source, target, meta, path: Vec::new(), left })
+        Ok(Pair { source, target, meta, path: Vec::new(), is_new: false, left })
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue<S, T>> {
@@ -301,6 +303,9 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
     }
 
     fn list(&self, pair: &Arc<Pair<S, T>>) {
+        if let Err(error) = self.remove_left(pair) {
+            self.totals.fail(&pair.path, &error);
+        }
         let mut names = Vec::new();
         let listed = self.source.list(&pair.source, &mut |name| {
             names.push(name);
@@ -312,6 +317,16 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
         if let Err(error) = listed {
             self.totals.fail(&pair.path, &error.while_reading());
         }
+    }
+
+    /// Removes what killed processes left in a directory of the target.
+    fn remove_left(&self, pair: &Pair<S, T>) -> TreeResult<()> {
+        if pair.is_new || self.purpose == Purpose::Verify {
+            return Ok(());
+        }
+        // A name that the source has is a file of it.
+        let is_of_source = |name: &[u8]| !matches!(self.source.find(&pair.source, name), Ok(None));
+        aside::remove_left(self.target, &pair.target, is_of_source)
     }
 
     fn give(&self, pair: &Arc<Pair<S, T>>, names: Vec<Vec<u8>>) {
@@ -378,17 +393,12 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
     ) -> TreeResult<()> {
         let opened = self.source.open(&pair.source, name, &meta);
         let source = opened.map_err(TreeError::while_reading)?;
-        let there = match there {
-            Some(there) if there.kind != FileKind::Directory && self.purpose == Purpose::Copy => {
-                self.target.remove(&pair.target, name)?;
-                count(&self.totals.replaced);
-                None
-            }
-            there => there,
-        };
+        let at = (&pair.target, name);
+        let is_new = there.as_ref().is_none_or(|there| there.kind != FileKind::Directory);
         let target = match there {
-            Some(there) if there.kind == FileKind::Directory => {
-                self.target.open(&pair.target, name, &there)?
+            Some(there) if !is_new => self.target.open(&pair.target, name, &there)?,
+            Some(there) if self.purpose == Purpose::Copy => {
+                placing::make_directory_over(self.target, at, (&meta, &there), self.totals)?
             }
             Some(_) => return Err(TreeError::of_file("it is no directory there")),
             None if self.purpose == Purpose::Verify => return Err(missing()),
@@ -398,7 +408,7 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
             }
         };
         let (path, left) = (below(&pair.path, name), AtomicUsize::new(1));
-        let pair = Pair { source, target, meta, path, left };
+        let pair = Pair { source, target, meta, path, is_new, left };
         self.push(Work::Directory(Arc::new(pair)));
         Ok(())
     }
@@ -555,19 +565,8 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
             }
             (Purpose::Copy, true) => count(&self.totals.skipped),
             (Purpose::Copy, false) => {
-                match there {
-                    Some(there) if there.kind != FileKind::Directory => {
-                        self.target.link_over(node, &pair.target, name)?;
-                        count(&self.totals.replaced);
-                    }
-                    there => {
-                        if there.is_some() {
-                            self.target.remove_directory(&pair.target, name)?;
-                        }
-                        self.target.link(node, &pair.target, name)?;
-                    }
-                }
-                count(&self.totals.links);
+                let at = (&pair.target, name);
+                placing::link(self.target, node, at, there.as_ref(), self.totals)?;
             }
         }
         Ok(())

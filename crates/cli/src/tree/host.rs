@@ -16,14 +16,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::vnode::api::{FileKind, Timestamp};
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, StatxAttributes, StatxFlags,
-    Timespec, Timestamps, Uid, XattrFlags,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Stat, StatxAttributes,
+    StatxFlags, Timespec, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
 use rustix::process::Resource;
 
-use super::placing::name_beside;
-use super::{ATTRIBUTE_BYTES_MAX, Attributes, Meta, Tree, TreeError, TreeResult, check_name};
+use super::{
+    ATTRIBUTE_BYTES_MAX, Attributes, Meta, Tree, TreeError, TreeResult, aside, check_name,
+};
 
 /// Directories that are open at once: a fourth of what the process may have open, from this to
 /// that.
@@ -53,6 +54,7 @@ struct Inner {
     directory: Option<Directory>,
 }
 
+#[derive(Clone)]
 struct Directory {
     /// What it is known by to those that are open.
     number: u64,
@@ -315,6 +317,23 @@ fn type_of(kind: FileKind) -> FileType {
     }
 }
 
+/// Exchanges two names of a directory.
+fn exchange_names(at: &File, from: &[u8], to: &[u8]) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(at, from, at, to, RenameFlags::EXCHANGE) {
+        // The file system has no such call, as NFS.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+        exchanged => return exchanged,
+    }
+    // CRASH: between the two, nothing has the name, and what had it is aside.
+    let aside = aside::name().map_err(|_| Errno::IO)?;
+    rustix::fs::renameat(at, to, at, &aside[..])?;
+    if let Err(error) = rustix::fs::renameat(at, from, at, to) {
+        rustix::fs::renameat(at, &aside[..], at, to)?;
+        return Err(error);
+    }
+    rustix::fs::renameat(at, &aside[..], at, from)
+}
+
 impl Tree for HostTree {
     type Node = HostNode;
 
@@ -515,7 +534,7 @@ impl Tree for HostTree {
     }
 
     fn link_over(&self, node: &HostNode, directory: &HostNode, name: &[u8]) -> TreeResult<()> {
-        let beside = name_beside();
+        let beside = aside::name()?;
         self.link(node, directory, &beside)?;
         let renamed = self.rename(node, directory, (&beside, name));
         renamed.map(drop).inspect_err(|_| {
@@ -535,6 +554,31 @@ impl Tree for HostTree {
         let renamed = rustix::fs::renameat(&at, from, &at, to);
         renamed.map_err(|error| failed("it cannot take the place of what is there", error))?;
         Ok(HostTree::node(node.0.file.clone(), directory, to))
+    }
+
+    fn exchange(
+        &self,
+        node: &HostNode,
+        directory: &HostNode,
+        (from, to): (&[u8], &[u8]),
+    ) -> TreeResult<HostNode> {
+        check_name(to)?;
+        exchange_names(&*directory.descriptor()?, from, to)
+            .map_err(|error| failed("it cannot take the place of what is there", error))?;
+        let place = Some((directory.clone(), to.to_vec()));
+        let Inner { file, directory, .. } = &*node.0;
+        Ok(HostNode(Arc::new(Inner { file: file.clone(), place, directory: directory.clone() })))
+    }
+
+    fn is_empty(&self, directory: &HostNode) -> TreeResult<bool> {
+        let unread = |error| failed("it cannot be listed", error);
+        let mut names = Dir::read_from(&*directory.descriptor()?).map_err(unread)?;
+        while let Some(entry) = names.read() {
+            if ![&b"."[..], b".."].contains(&entry.map_err(unread)?.file_name().to_bytes()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn remove_directory(&self, directory: &HostNode, name: &[u8]) -> TreeResult<()> {

@@ -6,6 +6,7 @@
 //!   pool   files of a fileset -----------+--> trait Tree --+   verify   one against the other
 //!                                        |
 //!   placing  rights  how a file comes to its name, and to its owner, mode and attributes
+//!   aside            names that files have until then
 //!
 //!   archive   tar: headers               +-- unpack  a tar into a tree
 //!                                            pack    a tree into a tar, by a walk
@@ -29,6 +30,7 @@
 
 pub(crate) mod acl;
 pub(crate) mod archive;
+pub(crate) mod aside;
 pub(crate) mod beside;
 pub(crate) mod copy;
 pub(crate) mod differences;
@@ -225,6 +227,18 @@ pub(crate) trait Tree: Sync {
         directory: &Self::Node,
         names: (&[u8], &[u8]),
     ) -> TreeResult<Self::Node>;
+
+    /// Exchanges the file at the first name and what has the second, in one step where the tree
+    /// can. Returns the file.
+    fn exchange(
+        &self,
+        node: &Self::Node,
+        directory: &Self::Node,
+        names: (&[u8], &[u8]),
+    ) -> TreeResult<Self::Node>;
+
+    /// Whether a directory has no names.
+    fn is_empty(&self, directory: &Self::Node) -> TreeResult<bool>;
 
     /// Makes the content of a file durable, where that is ours to see to ([`Tree::TIMES_WAIT`]).
     fn make_durable(&self, _node: &Self::Node) -> TreeResult<()> {

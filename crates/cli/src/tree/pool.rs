@@ -285,6 +285,30 @@ impl Tree for PoolTree {
         renamed.map(|()| node.clone()).map_err(|error| failed(&error))
     }
 
+    fn exchange(
+        &self,
+        node: &PoolNode,
+        directory: &PoolNode,
+        (from, to): (&[u8], &[u8]),
+    ) -> TreeResult<PoolNode> {
+        check_name(to)?;
+        self.check_files(directory, to)?;
+        let (at, mode) = (directory.0.ino, RenameMode::Exchange);
+        let exchanged = self.fs.rename(&self.caller, (at, from), (at, to), mode, None);
+        exchanged.map(|()| node.clone()).map_err(|error| failed(&error))
+    }
+
+    fn is_empty(&self, directory: &PoolNode) -> TreeResult<bool> {
+        let mut is_empty = true;
+        let mut look = |entry: &engine::vnode::api::DirEntry| {
+            is_empty = entry.name == b"." || entry.name == b"..";
+            is_empty
+        };
+        let listed = self.fs.readdir(&self.caller, directory.0.ino, 0, &mut look);
+        listed.map_err(|error| failed(&error))?;
+        Ok(is_empty)
+    }
+
     fn make_durable(&self, node: &PoolNode) -> TreeResult<()> {
         self.fs.fsync(&self.caller, node.0.ino, true).map_err(|error| failed(&error))
     }

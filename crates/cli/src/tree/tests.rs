@@ -1,6 +1,7 @@
 //! Trees into a pool in memory and out of it again.
 
 mod archives;
+mod replacing;
 mod rights;
 mod table;
 

@@ -27,8 +27,11 @@ use super::differences::Differences;
 use super::placing::{self, Making, Spot};
 use super::totals::count;
 use super::{
-    Meta, PIECE_BYTES, Rules, Totals, Tree, TreeError, TreeResult, is_same, names_of, rights,
+    Meta, PIECE_BYTES, Rules, Totals, Tree, TreeError, TreeResult, aside, is_same, names_of, rights,
 };
+use links::{Absence, Absent};
+
+mod links;
 
 /// Files up to this size are written by another thread than the one that reads.
 const SMALL_BYTES_MAX: u64 = 1 << 20;
@@ -37,6 +40,8 @@ const WAITING_BYTES_MAX: u64 = 64 << 20;
 const WAITING_FILES_MAX: usize = 4096;
 /// Bytes of directories that are held until all is in them; tests have fewer.
 pub(super) const DIRECTORIES_BYTES_MAX: usize = if cfg!(test) { 256 << 10 } else { 64 << 20 };
+/// Directories from which what killed processes left is removed: those that come first.
+const ENTERED_MAX: usize = 1 << 16;
 
 /// Does `task` with the archive in `reader` and `target`.
 pub(crate) fn run<R: Read, T: Tree>(
@@ -80,6 +85,7 @@ fn run_beside<R: Read, T: Tree>(
         rules,
         totals,
         differences: Mutex::default(),
+        absent: Mutex::default(),
         queue: Mutex::default(),
         changed: Condvar::new(),
         unsynced: Unsynced::default(),
@@ -88,7 +94,8 @@ fn run_beside<R: Read, T: Tree>(
         for _ in 0..threads {
             scope.spawn(|| job.work());
         }
-        let reading = Reading { job: &job, directories: BTreeMap::new(), held_bytes: 0, beside };
+        let (directories, entered) = (BTreeMap::new(), BTreeSet::new());
+        let reading = Reading { job: &job, directories, held_bytes: 0, entered, beside };
         // A bug ends the import, and not its caller.
         let read = catch_unwind(AssertUnwindSafe(|| reading.all(reader, moved)));
         job.end();
@@ -158,6 +165,7 @@ struct Job<'j, T: Tree> {
     rules: Rules,
     totals: &'j Totals,
     differences: Mutex<Differences>,
+    absent: Mutex<Absent>,
     queue: Mutex<Queue<T::Node>>,
     changed: Condvar,
     unsynced: Unsynced<T::Node>,
@@ -179,7 +187,9 @@ impl<T: Tree> Job<'_, T> {
                 continue;
             };
             drop(queue);
-            if !self.totals.is_stopped() {
+            if self.totals.is_stopped() {
+                self.absent().add(&small.entry.path, Absence::Failed);
+            } else {
                 // A bug ends the import, and not its other threads.
                 let done = catch_unwind(AssertUnwindSafe(|| {
                     let done = self.small(&small);
@@ -197,16 +207,25 @@ impl<T: Tree> Job<'_, T> {
         }
     }
 
-    /// An entry of this path comes: what was found of an earlier one, once all is, counts no more.
+    /// Begins an entry of this path, when no earlier one of it, or of what is above it, is under
+    /// way: what was found of an earlier one counts no more.
     fn begins(&self, path: &[u8]) {
-        if self.purpose == Purpose::Verify {
-            drop(self.wait(|queue| is_clear(queue, path)));
-            self.differences().begins(path);
-        }
+        drop(self.wait(|queue| is_clear(queue, path)));
+        self.absent().begins(path);
+        self.differences().begins(path);
+    }
+
+    /// Notes that an entry is left out on purpose.
+    fn leave_out(&self, path: &[u8], why: &str) {
+        self.absent().add(path, Absence::LeftOut);
+        self.totals.leave_out(path, why);
     }
 
     /// Tells what is wrong with an entry, now or when the archive ends.
     fn wrong(&self, path: &[u8], error: TreeError, target: Option<Vec<u8>>) {
+        if self.purpose == Purpose::Copy {
+            self.absent().add(path, Absence::Failed);
+        }
         let mut differences = self.differences();
         if self.purpose == Purpose::Copy || error.is_final || differences.is_full() {
             return self.totals.fail(path, &error);
@@ -216,6 +235,10 @@ impl<T: Tree> Job<'_, T> {
 
     fn differences(&self) -> MutexGuard<'_, Differences> {
         self.differences.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn absent(&self) -> MutexGuard<'_, Absent> {
+        self.absent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nothing more comes: the threads end once they have written what waits.
@@ -386,6 +409,8 @@ struct Reading<'j, 'r, T: Tree> {
     /// The directories of the archive: their own attributes are set when all is in them.
     directories: BTreeMap<Vec<u8>, Entry>,
     held_bytes: usize,
+    /// Directories from which what killed processes left was removed, by id.
+    entered: BTreeSet<(u64, u64)>,
     /// Where the archive is to have all of the tree.
     beside: Option<Beside<'j, T>>,
 }
@@ -421,6 +446,9 @@ impl<T: Tree> Reading<'_, '_, T> {
                 // TE3: what is behind it is read.
                 Err(ArchiveError::OfFile { path, cause }) => {
                     totals.fail(&path, &TreeError::of_file(cause));
+                    if let (Ok(names), Purpose::Copy) = (names_of(&path), self.job.purpose) {
+                        self.job.absent().add(&names.join(&b'/'), Absence::Failed);
+                    }
                 }
                 Err(error) => return Err(error),
             }
@@ -488,15 +516,13 @@ impl<T: Tree> Reading<'_, '_, T> {
         if let What::Other(kind) = entry.what {
             let kind = char::from(kind).escape_default();
             let why = format!("it is of kind `{kind}`, which no file system has");
-            self.job.totals.leave_out(&entry.path, &why);
+            self.job.leave_out(&entry.path, &why);
             return Ok(Ok(()));
         }
         if self.job.rules.leaves_out(entry.meta.kind) {
-            self.job.totals.leave_out(&entry.path, "it is a device: --no-devices");
+            self.job.leave_out(&entry.path, "it is a device: --no-devices");
             return Ok(Ok(()));
         }
-        // The same name once more, or below one that is being made.
-        drop(self.job.wait(|queue| is_clear(queue, &entry.path)));
         let Some(name) = name else {
             // The root itself.
             let is_directory = entry.what == What::File(FileKind::Directory);
@@ -540,9 +566,20 @@ impl<T: Tree> Reading<'_, '_, T> {
         Ok(at)
     }
 
+    /// Removes what killed processes left in a directory, when it is entered for the first time.
+    fn remove_left(&mut self, directory: &T::Node, id: (u64, u64)) -> TreeResult<()> {
+        if self.job.purpose == Purpose::Verify
+            || self.entered.len() >= ENTERED_MAX
+            || !self.entered.insert(id)
+        {
+            return Ok(());
+        }
+        aside::remove_left(self.job.target, directory, |_| false)
+    }
+
     /// Returns a directory, and whether it was made.
     fn enter(
-        &self,
+        &mut self,
         directory: &T::Node,
         name: &[u8],
         meta: &Meta,
@@ -552,13 +589,14 @@ impl<T: Tree> Reading<'_, '_, T> {
         let is_copy = self.job.purpose == Purpose::Copy;
         match target.find(directory, name)? {
             Some(there) if there.kind == FileKind::Directory => {
-                target.open(directory, name, &there).map(|node| (node, false))
+                let node = target.open(directory, name, &there)?;
+                self.remove_left(&node, there.id)?;
+                Ok((node, false))
             }
-            Some(_) if replaces && is_copy => {
-                target.remove(directory, name)?;
-                count(&self.job.totals.replaced);
-                count(&self.job.totals.directories);
-                target.make(directory, name, meta, b"").map(|node| (node, true))
+            Some(there) if replaces && is_copy => {
+                let (at, metas) = ((directory, name), (meta, &there));
+                let made = placing::make_directory_over(target, at, metas, self.job.totals);
+                made.map(|node| (node, true))
             }
             Some(_) => {
                 let name = super::shown(name);
@@ -570,58 +608,10 @@ impl<T: Tree> Reading<'_, '_, T> {
             }
             None => {
                 count(&self.job.totals.directories);
-                target.make(directory, name, meta, b"").map(|node| (node, true))
+                let node = target.make(directory, name, meta, b"")?;
+                Ok((node, true))
             }
         }
-    }
-
-    fn link(&self, directory: &T::Node, name: &[u8], entry: &Entry) -> TreeResult<()> {
-        let (job, target) = (self.job, self.job.target);
-        let wrong = |cause: String| TreeError::of_file(format!("what it is a link to: {cause}"));
-        let names = names_of(&entry.target).map_err(wrong)?;
-        drop(job.wait(|queue| is_clear(queue, &names.join(&b'/'))));
-        let Some((last, above)) = names.split_last() else {
-            return Err(wrong("it has no name".to_owned()));
-        };
-        let mut at = target.root();
-        for name in above {
-            let there = target.find(&at, name)?.filter(|it| it.kind == FileKind::Directory);
-            let there = there.ok_or_else(|| wrong("it is not there".to_owned()))?;
-            at = target.open(&at, name, &there)?;
-        }
-        let old = target.find(&at, last)?.ok_or_else(|| wrong("it is not there".to_owned()))?;
-        if old.kind == FileKind::Directory {
-            return Err(wrong("it is a directory".to_owned()));
-        }
-        if job.rules.leaves_out(old.kind) {
-            return Ok(());
-        }
-        let there = target.find(directory, name)?;
-        let is_it = there.as_ref().is_some_and(|there| there.id == old.id);
-        match (job.purpose, is_it) {
-            (Purpose::Verify, true) => count(&job.totals.verified),
-            (Purpose::Verify, false) => {
-                return Err(TreeError::of_file("it is no name of the same file there"));
-            }
-            (Purpose::Copy, true) => count(&job.totals.skipped),
-            (Purpose::Copy, false) => {
-                let node = target.open(&at, last, &old)?;
-                match there {
-                    Some(there) if there.kind != FileKind::Directory => {
-                        target.link_over(&node, directory, name)?;
-                        count(&job.totals.replaced);
-                    }
-                    there => {
-                        if there.is_some() {
-                            target.remove_directory(directory, name)?;
-                        }
-                        target.link(&node, directory, name)?;
-                    }
-                }
-                count(&job.totals.links);
-            }
-        }
-        Ok(())
     }
 
     fn large<R: Read>(

@@ -99,14 +99,14 @@ fn fields_of(path: &str) -> Option<Vec<String>> {
 }
 
 /// Returns when a process began, in ticks since the system did.
-fn started_of(process: &str) -> Option<u64> {
+pub(crate) fn started_of(process: &str) -> Option<u64> {
     // Field 22, of which two are before the state.
     fields_of(&format!("/proc/{process}/stat"))?.get(19)?.parse().ok()
 }
 
 /// Whether a process has a thread that runs: of one that has ended, and that its parent has not
 /// asked for, the number alone is left.
-fn has_threads(process: u32) -> bool {
+pub(crate) fn has_threads(process: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     threads.filter_map(|thread| fields_of(thread.path().join("stat").to_str()?)).any(|fields| {
         let state = fields.first().map_or("X", String::as_str);

@@ -82,7 +82,7 @@ fn what_an_export_writes_an_import_reads() {
 }
 
 /// Returns a pax head with these records, and a file behind it.
-fn with_records(name: &str, records: &[u8], kind: u8, content: &[u8]) -> Vec<u8> {
+pub(super) fn with_records(name: &str, records: &[u8], kind: u8, content: &[u8]) -> Vec<u8> {
     let length = |bytes: &[u8]| u64::try_from(bytes.len()).expect("small");
     let mut tar = head(b"pax", b'x', b"", length(records));
     tar.extend(records);

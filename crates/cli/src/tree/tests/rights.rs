@@ -15,7 +15,7 @@ fn with_rules(bytes: &[u8], tree: &PoolTree, rules: Rules) -> (Value, Option<Str
     (totals.facts(), totals.last_word())
 }
 
-fn find(fs: &Arc<dyn FileSystem>, path: &str) -> engine::vnode::api::Attr {
+pub(super) fn find(fs: &Arc<dyn FileSystem>, path: &str) -> engine::vnode::api::Attr {
     let mut at = fs.root();
     let mut found = None;
     for name in path.split('/') {
@@ -26,14 +26,14 @@ fn find(fs: &Arc<dyn FileSystem>, path: &str) -> engine::vnode::api::Attr {
     found.expect("a path has names")
 }
 
-fn content(fs: &Arc<dyn FileSystem>, path: &str) -> Vec<u8> {
+pub(super) fn content(fs: &Arc<dyn FileSystem>, path: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     fs.read(&Caller::root(), find(fs, path).ino, 0, 1 << 20, &mut bytes).expect("it is there");
     bytes
 }
 
 /// Returns an archive of one file with these records.
-fn file_of(name: &str, content: &[u8], records: &[(&str, &[u8])]) -> Vec<u8> {
+pub(super) fn file_of(name: &str, content: &[u8], records: &[(&str, &[u8])]) -> Vec<u8> {
     let all: Vec<u8> =
         records.iter().flat_map(|(key, value)| archive::record_of(key, value)).collect();
     let mut tar = Vec::new();
