@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Imports real packages and holds them against what GNU tar extracts. Not part of ./test: it fetches them, by name and version, with
+# Imports real packages and compares them with what GNU tar extracts. Not part of ./test: it fetches them, by name and version, with
 # npm, where that reaches a registry.
 # HOLDFAST=/abs/holdfast scripts/packages.sh [COUNT]    as root. Exit 0: all as GNU tar has them; 1: not; 2: nothing could be fetched.
 set -u
@@ -30,5 +30,5 @@ for archive in fetched/*.tgz fetched/*.tar.gz; do
         echo "WRONG $(basename "$archive"): exit $code; $(head -n 3 differs told 2>/dev/null | tr '\n' ' ')"; failed=1
     fi
 done
-[ "$count" -gt 0 ] || { echo "no registry is reached"; exit 2; }
+[ "$count" -gt 0 ] || { echo "no package could be fetched: npm is missing, or does not reach its registry"; exit 2; }
 echo "$count packages"; exit $failed

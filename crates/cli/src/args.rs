@@ -77,7 +77,7 @@ pub(crate) enum Command {
     Group(group::GroupArgs),
     /// Read and compare all copies of what a pool has, and repair
     Scrub(device::ScrubArgs),
-    /// Give what a pool has free back to its devices, or to the file system below its files
+    /// Discard the free space of a pool, as fstrim(8) does
     Trim(device::TrimArgs),
     /// Show which paths two clones have differently, or a clone and its fileset
     Diff(transfer::DiffArgs),
@@ -208,11 +208,11 @@ pub(crate) struct CreateArgs {
     /// has all that no other names, and the rest have data
     #[arg(long = "group", value_name = "KIND:DEVICE,...[=ROLES]", value_parser = parse_group)]
     pub(crate) groups: Vec<GroupSpec>,
-    /// Size of each new file; of block devices 1 %, at most 1 GiB, is left, so that one that is a
-    /// little smaller can replace them
+    /// Size of each new file
     #[arg(long)]
     pub(crate) size: Option<ByteSize>,
-    /// Use all of block devices
+    /// Use block devices whole; without this, a pool of one disk group leaves 1 % of each, at most
+    /// 1 GiB, so that a slightly smaller device can replace it
     #[arg(long, conflicts_with = "size")]
     pub(crate) use_all: bool,
     /// Unit of allocation: 1K, 2K or 4K
@@ -271,7 +271,8 @@ pub(crate) struct MountArgs {
     /// Options as mount(8) has them: ro, noexec, nodev, nosuid, noatime, allow_other, ...; noxattr:
     /// no extended attributes, access lists and capabilities, and fewer messages; shared: as
     /// --shared does; direct_io: the kernel keeps nothing of any file; direct_io=marked: of files
-    /// whose attribute user.holdfast.direct_io is on
+    /// whose attribute user.holdfast.direct_io is on; discard: discard free space of files and of
+    /// block devices; nodiscard: of neither [default: of files with holes only]
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
     /// Memory for pages

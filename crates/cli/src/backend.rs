@@ -21,9 +21,9 @@ pub use crate::wiring::moves::Lent;
 
 /// Health of a pool that goes on without a member, and has no other trouble.
 pub(crate) const DEGRADED: &str = "degraded";
-/// Health of a pool of which a scrub has found what no copy verifies, and that has no other
-/// trouble: until another scrub finds all whole.
-pub(crate) const DAMAGED: &str = "damaged: a scrub found what no copy verifies";
+/// Health of a pool in which a scrub found data that it could not verify or read, and that has no
+/// other trouble. A later scrub without such findings clears it.
+pub(crate) const DAMAGED: &str = "damaged: a scrub found data that it could not verify or read";
 
 /// Why something was not done. Each message ends with what to do.
 #[derive(Debug, thiserror::Error)]

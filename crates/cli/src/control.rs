@@ -690,7 +690,7 @@ pub struct ToldFacts {
 /// What a scrub has found so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScrubFacts {
-    /// Bytes of the pool that were held against each other.
+    /// Bytes of the pool that were compared.
     pub read_bytes: u64,
     /// How many of these before the pool was mounted this time: what was found there is in the log
     /// of the server of that time.

@@ -583,17 +583,17 @@ impl Found {
         let at = self.mounts().iter().map(|(it, _)| it == directory).collect::<Vec<_>>();
         let mut those = mounts.iter().zip(at).filter(|(_, is_it)| *is_it).map(|(mount, _)| mount);
         let (Some(mount), None) = (those.next(), those.next()) else {
-            return Err("its server has several mounts of that name");
+            return Err("its server does not list exactly one mount on that directory");
         };
         if !mount["mounter"].is_null() {
-            return Err("its device number is a mounter's word");
+            return Err("its device number was reported by a mounter and is not trusted");
         }
         if mount["has_gone"] == true {
-            return Err("the kernel has ended it already");
+            return Err("the kernel has already ended its connection");
         }
         let device = mount["device"].as_str().ok_or("its device number is not known")?;
         if mounts.iter().filter(|it| it["device"] == device).count() > 1 {
-            return Err("another mount of its server is said to have its device number");
+            return Err("its server lists another mount with the same device number");
         }
         Ok(device.to_owned())
     }

@@ -1,10 +1,10 @@
-//! Lines of the log that a stranger can cause: one in a while is written, the others are counted.
+//! Rate limit for log lines that a stranger can cause: one line in 10 s, with a count of the rest.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How long no other line is written behind one.
+/// Shortest time between two lines.
 const QUIET_TIME: Duration = Duration::from_secs(10);
 
 /// The limit of one kind of line.

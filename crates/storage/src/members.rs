@@ -98,9 +98,9 @@ pub enum MembersError {
     },
     /// More members of a raid5 are away than its parity is for.
     #[error(
-        "a raid5 does without one device, and more are not there or have missed \
-         writes: {missing}. Attach them, or name where they are with --member PATH; if they are \
-         gone for good, --accept-missing together with -o ro shows what is left"
+        "a raid5 can lose one device, and more are missing or have missed writes: {missing}. \
+         Connect them, or give their paths with --member PATH; if they are lost for good, \
+         `holdfast mount -o ro --accept-missing` shows what is left"
     )]
     TooManyAway {
         /// The paths of those that are away.

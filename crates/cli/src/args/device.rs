@@ -60,11 +60,12 @@ pub(crate) enum DeviceCommand {
         #[arg(long)]
         wait: bool,
     },
-    /// Count errors of devices anew, and forget those that failed and were replaced
+    /// Clear the error counters of devices, and forget devices that failed and were replaced
     #[command(after_help = "Examples:\n  holdfast device clear d0.hf\n  \
                             holdfast device clear d0.hf d1.hf\n\n\
-                            A device with errors is a warning in `status` until it is replaced, or \
-                            this says that it is\ngood, as after a cable was changed.")]
+                            `status` warns of a device with errors until it is replaced, its \
+                            counters are cleared,\nor the pool is mounted anew. Clear them when \
+                            the cause is fixed, for example a bad cable.")]
     Clear {
         /// The pool
         pool: PathBuf,
@@ -300,10 +301,11 @@ pub(crate) struct ScrubArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  holdfast trim pool.hf\n\n\
-                        Discards all free segments once: files get holes, block devices are told. \
-                        Stripes are not\ndiscarded. Of each disk group some free segments are \
-                        kept for writers meanwhile, and have\ntheir turn later. A pool that is \
-                        not mounted is opened. `mount -o discard` does it all the time.")]
+                        Discards free segments once: punches holes in files, discards ranges of \
+                        block devices.\nDisk groups of kind raid5 and stripe are not discarded. \
+                        Each disk group keeps eight free\nsegments for writers meanwhile; one \
+                        with no more than these is passed over. A pool that is\nnot mounted is \
+                        opened. `mount -o discard` discards freed space all the time.")]
 pub(crate) struct TrimArgs {
     /// Any device of the pool, or a directory that it is mounted on
     pub(crate) pool: PathBuf,

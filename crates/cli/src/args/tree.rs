@@ -12,13 +12,13 @@ use crate::tree::Rules;
                         holdfast import backup.tar pool.hf:home --path /old --verify\n  \
                         zstd -dc backup.tar.zst | holdfast import - pool.hf:home\n\n\
                         Owners, modes, times, hard links, holes, extended attributes, access \
-                        lists, devices and\nfifos are kept. Of a directory, what is there with \
-                        the same size and modification time is left\nalone, so an import that \
-                        broke off goes on when it is asked for again. Of a tar every file is\n\
-                        written, and the last of a name stays, but for --skip-same. What is there \
-                        and is another file\nis replaced in one step; a directory with content \
-                        never is. Other file systems below a directory are left out. The fileset \
-                        may be served\nover the network, and is not mounted meanwhile.")]
+                        lists, devices and\nfifos are kept. From a directory, files with the same \
+                        size and modification time are skipped,\nso an interrupted import \
+                        continues when it is run again. From a tar every file is written,\nand \
+                        the last entry of a name wins; --skip-same skips. An existing file that \
+                        differs is\nreplaced in one step; a directory with content is never \
+                        replaced. Other file systems mounted\nbelow a directory are left out. \
+                        The fileset may be exported by NFS, but not mounted meanwhile.")]
 pub(crate) struct ImportArgs {
     /// A directory, a tar, or - for a tar on standard input
     pub(crate) source: PathBuf,
@@ -29,8 +29,8 @@ pub(crate) struct ImportArgs {
     pub(crate) path: PathBuf,
     #[command(flatten)]
     pub(crate) how: HowArgs,
-    /// Of a tar: leave alone what is there with the same size and modification time, to go on with
-    /// an import that was cut
+    /// From a tar: skip files that exist with the same size and modification time, to continue an
+    /// interrupted import; no effect on a directory
     #[arg(long)]
     pub(crate) skip_same: bool,
     /// Leave setuid, setgid and file capabilities out
@@ -71,10 +71,10 @@ pub(crate) struct HowArgs {
     /// Compare everything afterwards: names, attributes, every byte; fail where something differs
     #[arg(long)]
     pub(crate) verify: bool,
-    /// Of directories: what makes a file the same that is there already
+    /// How to decide that an existing file is the same (for directories, not for tars)
     #[arg(long, value_enum, default_value_t = CompareBy::Date)]
     pub(crate) compare: CompareBy,
-    /// Compare everything, and write again what differs: as --compare content --verify
+    /// As --compare content --verify: rewrites files that differ; for a tar the same as --verify
     #[arg(long, conflicts_with = "compare")]
     pub(crate) repair: bool,
     /// Threads that copy [default: two for each processor, 2 to 16]
@@ -87,7 +87,7 @@ pub(crate) struct HowArgs {
 pub(crate) enum CompareBy {
     /// Size and modification time
     Date,
-    /// Every byte, where those are the same
+    /// Size, modification time and every byte
     Content,
 }
 

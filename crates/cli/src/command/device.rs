@@ -66,7 +66,9 @@ fn list_by_labels(
     for device in all {
         output.fact(&line_of(&device, has_groups), &json!(device));
     }
-    output.remark(&format!("Warning: by the labels alone, for the pool is not open: {refused}"));
+    output.remark(&format!(
+        "Warning: the pool could not be opened, so the list shows what the labels say: {refused}"
+    ));
     Ok(exit::DONE)
 }
 
@@ -155,13 +157,13 @@ fn check_enough_stay(at: &Controlled, chosen: &[Chosen]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Counts errors of devices anew; of none that is named, of all.
+/// Clears the error counters of devices; with no names, of all devices.
 fn clear(at: &Controlled, names: &[String], output: &Output) -> anyhow::Result<()> {
     let pool = at.pool.display().to_string();
     if names.is_empty() {
         at.ask(&Request::DeviceClear { device: None })?;
         let facts = json!({ "cleared": pool });
-        output.fact(&format!("{pool}: errors of all devices are counted anew"), &facts);
+        output.fact(&format!("{pool}: the error counters of all devices are cleared"), &facts);
         return Ok(());
     }
     let chosen = chosen::of_pool(at, &devices(at)?, names, Unknown::Refused)?;
@@ -169,7 +171,7 @@ fn clear(at: &Controlled, names: &[String], output: &Output) -> anyhow::Result<(
         at.ask(&Request::DeviceClear { device: Some(device.asked.clone()) })?;
         let given = &device.given;
         let facts = json!({ "cleared": given, "pool": pool });
-        output.fact(&format!("{}: errors are counted anew", printable(given)), &facts);
+        output.fact(&format!("{}: the error counters are cleared", printable(given)), &facts);
         Ok(())
     })
 }
@@ -530,7 +532,7 @@ fn check_goes_on(at: &Controlled, job: &JobFacts) -> anyhow::Result<()> {
     if !job.is_paused && job.failure.is_none() {
         return Ok(());
     }
-    let why = job.failure.as_deref().unwrap_or("somebody paused it");
+    let why = job.failure.as_deref().unwrap_or("it was paused");
     let (pool, id, name) = (at.pool.display(), job.id, &job.name);
     anyhow::bail!("{pool}: {name} has stopped ({why}): `holdfast job resume {pool} {id}`")
 }

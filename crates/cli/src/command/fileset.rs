@@ -313,7 +313,7 @@ fn wait_for(
         }
         progress.tell("freed, in parts of 1,000", freed.iter().sum(), total);
         if let Some(job) = stopped {
-            let why = job.failure.unwrap_or_else(|| "somebody paused it".to_owned());
+            let why = job.failure.unwrap_or_else(|| "it was paused".to_owned());
             let (pool, id) = (at.pool.display(), job.id);
             anyhow::bail!(
                 "{pool}: {} has stopped ({why}): `holdfast job resume {pool} {id}`",

@@ -94,7 +94,7 @@ pub(super) fn wait_until_gone(at: &Controlled, number: u8, output: &Output) -> a
         own = devices;
         if let Some(job) = job {
             if job.is_paused || job.failure.is_some() {
-                let why = job.failure.unwrap_or_else(|| "somebody paused it".to_owned());
+                let why = job.failure.unwrap_or_else(|| "it was paused".to_owned());
                 anyhow::bail!(
                     "{pool}: {name} has stopped ({why}): `holdfast job resume {pool} {}`",
                     job.id

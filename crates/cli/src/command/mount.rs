@@ -150,7 +150,7 @@ pub(crate) fn serve_beside(
         let left = status::last_words_of(&options.device)
             .and_then(|path| daemon::leave_last_words(&path, error));
         if let Err(cause) = left {
-            tracing::error!("{error:#}; `holdfast unmount` is not told: {cause:#}");
+            tracing::error!("{error:#}; cannot report this to `holdfast unmount`: {cause:#}");
         }
     }
     drop(asked);

@@ -61,13 +61,12 @@ fn receive(at: &Controlled, args: &ReceiveArgs, output: &Output) -> anyhow::Resu
     } else if args.dry_run {
         format!("{pool}:{name} can receive it as {name}@{clone}: {words}")
     } else {
-        let mut text =
-            format!("{pool}:{name} is what was sent, and {name}@{clone} keeps it: {words}");
+        let mut text = format!("{pool}:{name} was received and is kept as {name}@{clone}: {words}");
         let clones = facts["clones"].as_array().map_or(&[][..], Vec::as_slice);
         if clones.len() > 1 {
             let names = clones.iter().filter_map(|it| it.as_str()).map(printable);
             let names: Vec<String> = names.map(|clone| format!("{name}@{clone}")).collect();
-            text += &format!("\n{} streams came: {}", names.len(), names.join(", "));
+            text += &format!("\n{} streams were received: {}", names.len(), names.join(", "));
         }
         text
     };

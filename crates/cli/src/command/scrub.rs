@@ -44,32 +44,32 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<ScrubFacts> {
         }
         if let Some(waits) = &found.waits {
             let pool = at.pool.display();
-            anyhow::bail!("{pool}: the scrub waits ({waits}); it goes on by itself then");
+            anyhow::bail!("{pool}: the scrub waits ({waits}); it continues by itself after that");
         }
         let jobs = at.jobs()?;
         let job = jobs.iter().find(|job| job.name == "scrub");
         if let Some(job) = job.filter(|job| job.is_paused || job.failure.is_some()) {
-            let why = job.failure.clone().unwrap_or_else(|| "somebody paused it".to_owned());
+            let why = job.failure.clone().unwrap_or_else(|| "it was paused".to_owned());
             let (pool, id) = (at.pool.display(), job.id);
             anyhow::bail!(
-                "{pool}: the scrub has stopped ({why}): `holdfast job resume {pool} {id}`"
+                "{pool}: the scrub has stopped ({why}): run `holdfast job resume {pool} {id}`"
             );
         }
         let total = job.map_or(0, |job| job.total);
-        progress.tell("held against each other, in bytes", found.read_bytes, total);
+        progress.tell("bytes compared", found.read_bytes, total);
         patience.wait();
     }
 }
 
-/// Says what was compared with nothing, for devices were away; empty: nothing.
+/// Says how much was verified by checksum only, because devices are missing; empty: nothing.
 fn uncompared_of(found: &ScrubFacts) -> String {
     if found.uncompared_bytes == 0 {
         return String::new();
     }
     let away: Vec<String> = found.away.iter().map(|device| printable(device)).collect();
     format!(
-        "; {} of it were verified by their checksums alone, and their parity and other copies \
-         compared with nothing, for {} was away: replace it or bring it back, then scrub again",
+        "; {} were verified by checksum only, without parity or a second copy, because of missing \
+         devices: {}. Bring them back or replace them, then scrub again",
         ByteSize(found.uncompared_bytes),
         away.join(", ")
     )
@@ -89,33 +89,32 @@ fn text_of(pool: &str, found: &ScrubFacts) -> String {
     let uncompared = uncompared_of(found);
     if (*differing, *repaired, *lost, *unread, *unwritten) == (0, 0, 0, 0, 0) {
         let there =
-            if uncompared.is_empty() { "all devices" } else { "all devices that are there" };
+            if uncompared.is_empty() { "all devices" } else { "all devices that are online" };
         return format!("{pool}: {read}, the same on {there}{before}{uncompared}");
     }
     let mut text = format!(
         "{pool}: {read}; {differing} pages differ between the devices: {repaired} pages and blocks \
-         were written again, {unused} are of nothing in use"
+         were written again, {unused} are unused"
     );
     if *parities > 0 {
         text += &format!(", of {parities} runs of rows the parity was written again");
     }
     text += &before;
-    text += &uncompared;
     if *lost > 0 {
-        text += &format!(", of {lost} no copy verifies");
+        text += &format!(", no copy verifies of {lost} pages and blocks");
     }
     if *unread > 0 {
         text += &format!(
-            ", {unread} could not be read, and may be there when their devices answer again"
+            ", {unread} could not be read, and may be good when their devices answer again"
         );
     }
     if *unwritten > 0 {
-        text +=
-            &format!(", {unwritten} are whole, and could not be written again where they are bad");
+        text += &format!(", {unwritten} have a good copy, but the bad one could not be rewritten");
     }
+    text += &uncompared;
     if lost + unread + unwritten > 0 {
         let names = found.names.join("\n  ");
-        text += &format!(": the server's log has all, here are the first:\n  {names}");
+        text += &format!(". The server's log names all of them; the first are:\n  {names}");
     }
     text
 }

@@ -303,7 +303,7 @@ fn text_of((fileset, what): (&str, &str), other: &str, facts: &Value) -> String 
         let more = of(count).saturating_sub(u64::try_from(told.len()).unwrap_or(0));
         if more > 0 {
             text += &format!(
-                "\n{words}: {more} more, which the log of the server or of this command has"
+                "\n{words}: {more} more; see the server's log, or standard error of this command"
             );
         }
     }

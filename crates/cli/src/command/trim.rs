@@ -27,7 +27,7 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<TrimFacts> {
     let (mut progress, mut patience) = (output.progress(), Patience::new());
     loop {
         let Answer::Trim(Some(found)) = at.ask(&Request::TrimStatus {})? else {
-            anyhow::bail!("{}: the trim has ended with its server", at.pool.display());
+            anyhow::bail!("{}: the server ended during the trim: run it again", at.pool.display());
         };
         if found.is_done {
             progress.finish();
@@ -36,10 +36,10 @@ fn wait(at: &Controlled, output: &Output) -> anyhow::Result<TrimFacts> {
         let jobs = at.jobs()?;
         let job = jobs.iter().find(|job| job.name == "trim");
         if let Some(job) = job.filter(|job| job.is_paused || job.failure.is_some()) {
-            let why = job.failure.clone().unwrap_or_else(|| "somebody paused it".to_owned());
+            let why = job.failure.clone().unwrap_or_else(|| "it was paused".to_owned());
             let (pool, id) = (at.pool.display(), job.id);
             anyhow::bail!(
-                "{pool}: the trim has stopped ({why}): `holdfast job resume {pool} {id}`"
+                "{pool}: the trim has stopped ({why}): run `holdfast job resume {pool} {id}`"
             );
         }
         let (done, total) = job.map_or((0, 0), |job| (job.done, job.total));
@@ -52,16 +52,16 @@ fn text_of(pool: &str, found: &TrimFacts) -> String {
     let mut text = format!("{pool}: {} discarded", ByteSize(found.discarded_bytes));
     if found.refused_bytes > 0 {
         text += &format!(
-            "; {} are free on devices, or in files on file systems, that do not discard",
+            "; {} are free, but their device or file system does not support discard",
             ByteSize(found.refused_bytes)
         );
     }
     if found.striped_bytes > 0 {
-        text +=
-            &format!("; {} lie in stripes, which are not discarded", ByteSize(found.striped_bytes));
+        let bytes = ByteSize(found.striped_bytes);
+        text += &format!("; {bytes} of raid5 or stripe disk groups are never discarded");
     }
     if found.failed > 0 {
-        text += &format!("; {} discards failed: the server's log says why", found.failed);
+        text += &format!("; {} discards failed: see the log", found.failed);
     }
     text
 }

@@ -140,8 +140,8 @@ fn report(
 fn refused(args: &UnmountArgs, cause: &str) -> anyhow::Error {
     let shown = args.directory.display();
     anyhow::anyhow!(
-        "{shown} is not in the table of mounts any more, and {cause}: another mount could be cut \
-         off in its place. End the processes that use its files, or stop its server"
+        "{shown} is no longer in the mount table, and {cause}: --force could end the connection \
+         of another mount. End the processes that use its files, or stop its server"
     )
 }
 

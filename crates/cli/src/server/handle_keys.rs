@@ -53,7 +53,7 @@ impl ExportedFilesets {
         let shown = state.path_of(FILE);
         let wrong = |line: &str| {
             let shown = shown.display();
-            anyhow::anyhow!("{shown}: {line:?} is no key with a fileset: remove the line")
+            anyhow::anyhow!("{shown}: {line:?} is not a key and a fileset id: remove the line")
         };
         // A line of a key alone does not say of which filesets it is believed.
         let lines = text.lines().filter(|line| number_in(line).is_none());
@@ -93,7 +93,10 @@ impl ExportedFilesets {
         let text: String = known.lines.iter().map(shown_line).collect();
         match state.write(FILE, &text) {
             Ok(()) => known.is_changed = false,
-            Err(error) => tracing::warn!("the keys of NFS handles are not remembered: {error:#}"),
+            Err(error) => tracing::warn!(
+                "cannot store the keys of NFS handles, so clients may have to mount a fileset \
+                 again after it moves to another pool: {error:#}"
+            ),
         }
     }
 }

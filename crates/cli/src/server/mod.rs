@@ -133,8 +133,8 @@ impl Nfs {
         Nfs { service, address, filesets, server: Mutex::new(None) }
     }
 
-    /// Has handles believed that the fileset of an export got in other pools, and has it remembered
-    /// that it is exported from this one: at once where clients are served, else in `begin`.
+    /// Makes an export accept handles that its fileset got in other pools, and records that it is
+    /// exported from this pool: at once if clients are served, else in `begin`.
     fn believing(&self, served: &ServedPool, export: Export) -> Export {
         let (key, fileset) = (handle_keys::of(served), export.fileset());
         let earlier = self.filesets.note(key, fileset);

@@ -198,7 +198,7 @@ impl Seen {
             let (device, cause) = (text("device"), text("cause"));
             let replaced = match &spare {
                 Some(spare) => format!("the spare {spare} takes its place"),
-                None => "no spare has taken its place".to_owned(),
+                None => "no spare took over (replace it: `holdfast device replace`)".to_owned(),
             };
             let failed = if is_first { "has failed" } else { "had failed" };
             let text = format!("{device} (slot {slot}) {failed} ({cause}): {replaced}, {left}");
@@ -224,8 +224,8 @@ impl Seen {
             let place = self.paths.insert(slot, path.clone()).filter(|old| *old != path);
             if state != before {
                 let text = match place {
-                    Some(old) => format!("{path} (slot {slot}) is {state}, in the place of {old}"),
-                    None => format!("{path} (slot {slot}) is {state}, and was {before}"),
+                    Some(old) => format!("{path} (slot {slot}) is {state}; it replaces {old}"),
+                    None => format!("{path} (slot {slot}) is {state}; it was {before}"),
                 };
                 if !told.contains(&slot) {
                     notices.push(Notice::new("member", text));
@@ -260,7 +260,7 @@ impl Seen {
         }
         if all > 0 {
             let text = format!(
-                "{all} copies did not verify, and were taken from elsewhere where that was there: \
+                "{all} copies did not verify; a good copy was used where another device has one: \
                  {}",
                 more.join(", ")
             );
@@ -393,21 +393,17 @@ mod tests {
         );
         assert_eq!(
             look("/s", "online", json!([first.clone()]), 0),
-            ["/s (slot 1) is online, and was joining"]
+            ["/s (slot 1) is online; it was joining"]
         );
         let second = failure(2, "/s", None);
         let told = look("/s", "failed", json!([first.clone(), second.clone()]), 0);
         assert_eq!(
             told,
-            ["/s (slot 1) has failed (a write was not done): no spare has taken its place, no \
-                 spare \
-             is left"]
+            ["/s (slot 1) has failed (a write was not done): no spare took over (replace it: \
+              `holdfast device replace`), no spare is left"]
         );
         assert!(look("/s", "failed", json!([first, second]), 0).is_empty());
-        assert_eq!(
-            look("/n", "joining", json!([]), 0),
-            ["/n (slot 1) is joining, in the place of /s"]
-        );
+        assert_eq!(look("/n", "joining", json!([]), 0), ["/n (slot 1) is joining; it replaces /s"]);
     }
 
     /// Goal: what a scrub finds is one notice, with counts, however long it takes.

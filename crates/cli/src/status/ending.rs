@@ -47,8 +47,8 @@ pub(crate) fn find(path: &Path) -> anyhow::Result<Option<Found>> {
         server = server.or_else(|| Some(descriptor_of(ending.pid())));
         anyhow::ensure!(
             asked.elapsed() < CLOSE_TIME,
-            "{}: the pool is still being closed by process {} after {} s: wait for it, or look at \
-             its log (`holdfast status`)",
+            "{}: the pool is still being closed by process {} after {} s: wait until it has \
+             ended; `holdfast status` names its log",
             path.display(),
             ending.pid().unwrap_or_default(),
             CLOSE_TIME.as_secs()

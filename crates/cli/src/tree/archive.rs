@@ -225,7 +225,7 @@ impl<R: Read> Archive<R> {
             held = held.saturating_add(length);
             if held > HEAD_BYTES_MAX {
                 let most = HEAD_BYTES_MAX;
-                let cause = format!("its heads take {held} bytes; there are at most {most}");
+                let cause = format!("its headers take {held} bytes; the limit is {most}");
                 before.wrong = Some(cause);
                 self.begin_content(length);
                 self.skip()?;
@@ -237,7 +237,7 @@ impl<R: Read> Archive<R> {
                 (b'K', _) => before.target = Some(until_zero(&bytes)),
                 (b'g', Some(records)) => self.global = records,
                 (_, Some(records)) => before.records = records,
-                (_, None) => before.wrong = Some("its pax head makes no sense".to_owned()),
+                (_, None) => before.wrong = Some("its pax header is damaged".to_owned()),
             }
         }
     }
@@ -308,7 +308,7 @@ impl<R: Read> Archive<R> {
             entry.meta.size_bytes = if has_content { stored_bytes } else { 0 };
             if is_unknown(header.entry_type().as_byte()) {
                 let kind = char::from(header.entry_type().as_byte()).escape_default();
-                entry.wrong.push(format!("it is of the unknown kind `{kind}`: taken as a file"));
+                entry.wrong.push(format!("its type `{kind}` is unknown: imported as a file"));
             }
             entry.take_records(before)?;
             if let Some(sparse) = sparse {
@@ -366,7 +366,7 @@ impl<R: Read> Archive<R> {
         for &(offset, length) in &ranges {
             let next = offset.checked_add(length).filter(|&next| next <= entry.meta.size_bytes);
             let Some(next) = next.filter(|_| offset >= end) else {
-                return Err(of_file("the map of its holes makes no sense".to_owned()));
+                return Err(of_file("its map of holes is malformed".to_owned()));
             };
             end = next;
             sum = sum.saturating_add(length);
@@ -456,7 +456,7 @@ impl Entry {
             b"default" => DEFAULT_ACL,
             _ => {
                 let kind = super::shown(kind);
-                self.left_out.push(format!("its access list of the form {kind} is not read"));
+                self.left_out.push(format!("access lists of type {kind} are not supported"));
                 return;
             }
         };
@@ -473,13 +473,13 @@ impl Entry {
             }
             None if name == ACCESS_ACL => {
                 self.meta.mode &= !0o070;
-                let cause = "its access list makes no sense or names an account that is not known \
-                             here: it is left out, and its group gets no rights";
+                let cause = "its access list is malformed or names an account that is unknown \
+                             here: it is left out, and its group gets no access";
                 self.wrong.push(cause.to_owned());
             }
             None => self.wrong.push(
-                "its default access list makes no sense or names an account that is not known \
-                 here: it is left out"
+                "its default access list is malformed or names an account that is unknown here: \
+                 it is left out"
                     .to_owned(),
             ),
         }
@@ -500,7 +500,7 @@ impl Entry {
             let (name, bytes) = (super::shown(name), value.len());
             if bytes > most {
                 wrong.push(format!(
-                    "its attribute {name} has {bytes} bytes; there are at most {most}"
+                    "its attribute {name} has {bytes} bytes, more than {most}: it is left out"
                 ));
             }
             bytes <= most
@@ -509,7 +509,7 @@ impl Entry {
         if bytes > ATTRIBUTE_LIST_BYTES_MAX {
             let most = ATTRIBUTE_LIST_BYTES_MAX;
             self.wrong.push(format!(
-                "names of its attributes take {bytes} bytes; at most {most} do: they are left out"
+                "its attribute names take {bytes} bytes, more than {most}: they are left out"
             ));
             self.attributes.retain(|(name, _)| name.starts_with(b"system."));
         }
@@ -537,7 +537,8 @@ impl Entry {
 /// Returns the size that a head says. What follows cannot be found without it.
 fn size_of_entry(header: &Header) -> Result<u64, ArchiveError> {
     let size = Field::of(&header.as_old().size).or_zero().and_then(|size| u64::try_from(size).ok());
-    size.ok_or_else(|| ArchiveError::Wrong("the archive is damaged: a head has no size".to_owned()))
+    let cause = "the archive is damaged: a header has no valid size";
+    size.ok_or_else(|| ArchiveError::Wrong(cause.to_owned()))
 }
 
 /// Returns what a head and those before it say; what makes no sense is told in `wrong` and left
@@ -546,7 +547,7 @@ fn meta_of(header: &Header, before: &Before, what: What, wrong: &mut Vec<String>
     let old = header.as_old();
     let mode = Field::of(&old.mode).or_zero().map(|mode| u16::try_from(mode & 0o7777).unwrap_or(0));
     if mode.is_none() {
-        wrong.push("its head says no mode that makes sense: it is its owner's alone".to_owned());
+        wrong.push("its header has no valid mode: only its owner gets access".to_owned());
     }
     let mut mode = mode.unwrap_or(0o600);
     let mut owners = [0; 2];
@@ -564,15 +565,15 @@ fn meta_of(header: &Header, before: &Before, what: What, wrong: &mut Vec<String>
             mode &= !0o6000;
         }
         if let (None, Field::Number(number)) = (id, number) {
-            wrong.push(format!("it has {key} {number}, which Linux does not have: it is root's"));
+            wrong.push(format!("its {key} {number} is out of range: 0 is used"));
         } else if number == Field::Strange {
-            wrong.push(format!("its head says no {key} that makes sense: it is root's"));
+            wrong.push(format!("its header has no valid {key}: 0 is used"));
         }
         *owner = id.unwrap_or(0);
     }
     let seconds = Field::of(&old.mtime).or_zero().and_then(|it| i64::try_from(it).ok());
     if seconds.is_none() {
-        wrong.push("its head says no mtime that makes sense".to_owned());
+        wrong.push("its header has no valid mtime".to_owned());
     }
     let mtime = Timestamp { seconds: seconds.unwrap_or(0), nanoseconds: 0 };
     let mtime = before.get("mtime").and_then(time_of).unwrap_or(mtime);
@@ -738,7 +739,7 @@ fn too_many_ranges() -> String {
 }
 
 fn nonsense(error: &std::io::Error) -> String {
-    format!("its head makes no sense: {error}")
+    format!("its header is malformed: {error}")
 }
 
 fn not_a_tar(bytes: &[u8]) -> ArchiveError {

@@ -5,7 +5,7 @@ use engine::vnode::api::FileKind;
 use super::walk::{self, Step, Walk};
 use super::{Totals, Tree, TreeError, TreeResult};
 
-/// A walk over the tree that an archive was made of, beside the archive, which has its order.
+/// A walk over a source tree in the order of its archive, to find names that the archive lacks.
 pub(crate) struct Beside<'w, T: Tree> {
     walk: Walk<'w, T>,
     /// What the archive has not come to yet.

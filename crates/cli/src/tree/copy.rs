@@ -366,7 +366,7 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
         let Some(meta) = found else { return Ok(()) };
         let meta = self.rules.of(meta);
         if self.rules.leaves_out(meta.kind) {
-            self.totals.leave_out(&below(&pair.path, name), "it is a device: --no-devices");
+            self.totals.leave_out(&below(&pair.path, name), "devices are left out (--no-devices)");
             return Ok(());
         }
         let device = self.device.get().copied().unwrap_or(meta.id.0);
@@ -400,7 +400,7 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
             Some(there) if self.purpose == Purpose::Copy => {
                 placing::make_directory_over(self.target, at, (&meta, &there), self.totals)?
             }
-            Some(_) => return Err(TreeError::of_file("it is no directory there")),
+            Some(_) => return Err(TreeError::of_file("it is not a directory in the target")),
             None if self.purpose == Purpose::Verify => return Err(missing()),
             None => {
                 count(&self.totals.directories);

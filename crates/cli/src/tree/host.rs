@@ -1,8 +1,8 @@
 //! A directory of this machine as a [`Tree`].
 //!
-//! A directory is open while it is used, and for a while; of those that are not, the one is opened
-//! from the one above it, by number and never by a path. So a tree may be as deep and as wide as it
-//! likes.
+//! A bounded number of directories is open, those used last. A closed one is opened again from its
+//! parent, and checked by device and inode, never by a path. So depth and width of a tree have no
+//! limit.
 //!
 //! Every call is relative to an open directory and follows no link (TE1). Extended attributes have
 //! no calls of that kind: they are reached through `/proc/self/fd`, which leads to the directory
@@ -169,7 +169,7 @@ impl HostNode {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let opened = Arc::new(HostTree::open_in(&file, name, flags)?);
             let stat = rustix::fs::fstat(&opened);
-            let stat = stat.map_err(|error| failed("it cannot be looked at", error))?;
+            let stat = stat.map_err(|error| failed("its attributes cannot be read", error))?;
             if (stat.st_dev, stat.st_ino) != directory.id {
                 return Err(TreeError::of_file("a directory was replaced meanwhile: try again"));
             }
@@ -552,7 +552,7 @@ impl Tree for HostTree {
         check_name(to)?;
         let at = directory.descriptor()?;
         let renamed = rustix::fs::renameat(&at, from, &at, to);
-        renamed.map_err(|error| failed("it cannot take the place of what is there", error))?;
+        renamed.map_err(|error| failed("it cannot replace the existing file", error))?;
         Ok(HostTree::node(node.0.file.clone(), directory, to))
     }
 
@@ -586,7 +586,7 @@ impl Tree for HostTree {
         let removed = rustix::fs::unlinkat(directory.descriptor()?, name, AtFlags::REMOVEDIR);
         removed.map_err(|error| match error {
             Errno::NOTEMPTY | Errno::EXIST => TreeError::of_file(super::HAS_CONTENT),
-            error => failed("the directory there cannot be removed", error),
+            error => failed("the existing directory cannot be removed", error),
         })
     }
 

@@ -1,13 +1,13 @@
-//! How a file comes to its name: at once, where nothing has that, and in one step when all of it is
-//! there, where something has.
+//! Gives a new file its name: at creation if the name is free, else by one rename or link when the
+//! file is complete.
 //!
 //! # Invariants
 //!
-//! - TP1: Until a file has all of its content and its rights, its owner is the superuser and only
-//!   the owner's bits are set; one that is to have setuid, setgid or capabilities has no name.
-//! - TP2: What has the name keeps it until the new file is whole and durable: then one change gives
-//!   the name to that. What comes between, an error, a full pool or a kill, leaves what was there.
-//!   Other names of the old file keep it. A directory with content is never replaced.
+//! - TP1: Until its content and attributes are complete, a file belongs to the superuser and has
+//!   only the owner's bits. A file that gets setuid, setgid or capabilities has no name until then.
+//! - TP2: An existing file keeps its name until the new file is complete and durable; then one
+//!   operation replaces it. An error, a full pool or a kill before that leaves the old file. Its
+//!   other names keep the old file. A directory with content is never replaced.
 //! - TP3: A file that takes the place of an empty directory, and a directory that takes the place
 //!   of a file, is made beside it and exchanged with it; then the old one is removed.
 //!
@@ -261,12 +261,12 @@ pub(crate) fn give_up<T: Tree>(
     kept(error, making.replaced.is_some())
 }
 
-/// TP2: that there is no room for both costs the new one alone.
+/// TP2: a lack of space for both files fails only the new one, and the copy goes on.
 fn kept(error: TreeError, replaces: bool) -> TreeError {
     if !replaces {
         return error;
     }
-    let cause = format!("{}: what was there before stays", error.cause);
+    let cause = format!("{}: the existing file was kept", error.cause);
     let is_final = error.is_final && !error.is_room;
     TreeError { cause, is_final, ..error }
 }

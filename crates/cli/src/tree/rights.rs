@@ -30,11 +30,11 @@ pub(crate) fn fitting<T: Tree>(
 ) -> Attributes {
     let keeps = |name: &[u8]| {
         let why = if rules.no_setuid && name == CAPABILITY {
-            "--no-setuid"
+            "left out (--no-setuid)"
         } else if tree.keeps_attribute(name) {
             return true;
         } else {
-            "attributes of this kind are not kept there"
+            "the target does not store attributes of this kind"
         };
         if let Some((path, totals)) = path {
             totals.leave_out(path, &format!("its attribute {}: {why}", super::shown(name)));

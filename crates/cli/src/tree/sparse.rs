@@ -4,7 +4,7 @@ use super::archive::Ranges;
 
 /// Returns what is no hole. `Err`: what is wrong with it.
 pub(crate) fn of_records(records: &[(Vec<u8>, Vec<u8>)], most: usize) -> Result<Ranges, String> {
-    let wrong = || "the map of its holes makes no sense".to_owned();
+    let wrong = || "its map of holes is malformed".to_owned();
     let number = |text: &[u8]| std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     let mut numbers = Vec::new();
     for (key, value) in records {

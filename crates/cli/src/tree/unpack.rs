@@ -437,8 +437,8 @@ impl<T: Tree> Reading<'_, '_, T> {
                 Ok(false) => {
                     let mut goes_on = |at| moved(at) && !totals.is_stopped();
                     if archive.drain(&mut goes_on)? && self.job.purpose == Purpose::Copy {
-                        let why = "something follows behind the end of the archive: give what \
-                                   follows by itself";
+                        let why = "data after the end of the archive was not imported: import it \
+                                   as an archive of its own";
                         totals.leave_out(b"the archive", why);
                     }
                     return Ok(());
@@ -520,7 +520,7 @@ impl<T: Tree> Reading<'_, '_, T> {
             return Ok(Ok(()));
         }
         if self.job.rules.leaves_out(entry.meta.kind) {
-            self.job.leave_out(&entry.path, "it is a device: --no-devices");
+            self.job.leave_out(&entry.path, "devices are left out (--no-devices)");
             return Ok(Ok(()));
         }
         let Some(name) = name else {

@@ -583,16 +583,18 @@ pub(super) fn damage_of(found: &ScrubReport) -> Option<String> {
     if found.lost + found.unread == 0 {
         return None;
     }
-    let (lost, unread) = (found.lost, found.unread);
-    let unread = match unread {
-        0 => String::new(),
-        _ => format!(", and {unread} that could not be read and may be there"),
+    let what = match (found.lost, found.unread) {
+        (0, unread) => format!("{unread} pages and blocks that could not be read"),
+        (lost, 0) => format!("{lost} pages and blocks without a good copy"),
+        (lost, unread) => format!(
+            "{lost} pages and blocks without a good copy, and {unread} that could not be read"
+        ),
     };
     let first = found.names.first().map_or("", String::as_str);
-    let when = if found.is_done { "the last scrub has found" } else { "a scrub is finding" };
+    let when = if found.is_done { "the last scrub found" } else { "the running scrub has found" };
     Some(format!(
-        "{when} {lost} pages and blocks of which no copy verifies{unread}, the first of {first}: \
-         the log names files; replace what is lost, and scrub again (`holdfast scrub`)"
+        "{when} {what}; the first: {first}. Bring missing devices back, restore the files that \
+         the log names, then run `holdfast scrub`"
     ))
 }
 
@@ -614,17 +616,14 @@ fn degraded(status: &PoolStatus) -> Option<String> {
         .collect();
     let is_joining = |it: &MemberStatus| it.member.state == MemberState::Joining;
     let what = match status.members.iter().filter(|it| !it.member.is_online()).all(is_joining) {
-        true => "until it has all: wait (`holdfast job list` tells how far it is)",
+        true => "until the rebuild has ended (`holdfast job list` shows its progress)",
         false => {
             "until the member is back (`holdfast device online`) or replaced (`holdfast device \
              replace`)"
         }
     };
     (!away.is_empty()).then(|| {
-        format!(
-            "the pool is degraded: {}; what it holds is in fewer copies {what}",
-            away.join(", ")
-        )
+        format!("the pool is degraded: {}; its data has less redundancy {what}", away.join(", "))
     })
 }
 

@@ -1,7 +1,7 @@
 //! What `status` tells of devices that have failed, or are about to.
 //!
-//! A spare that took the place of a device has its slot, and the pool is whole again: so the device
-//! that failed is told apart, until an administrator says that he knows (`device clear`).
+//! A spare takes the slot of a failed device, and the pool is whole again. So the failed device
+//! is listed apart, until an administrator clears it (`device clear`).
 
 use std::path::Path;
 
@@ -44,9 +44,8 @@ pub(super) fn warnings(pool: &Path, status: &PoolStatus) -> Vec<String> {
         let spare = failure.replaced_by.as_ref()?;
         let cause = cause_of(failure);
         Some(format!(
-            "{device} (slot {slot}) has failed ({cause}), and the spare {spare} has taken its \
-             place; {left}: take the device out, and `holdfast device clear {pool} {slot}` \
-             forgets it"
+            "{device} (slot {slot}) has failed ({cause}), and the spare {spare} has replaced it; \
+             {left}. Remove the failed device, then run `holdfast device clear {pool} {slot}`"
         ))
     });
     let bad = status.members.iter().filter_map(|member| errors_of(&pool.to_string(), member));
@@ -56,7 +55,7 @@ pub(super) fn warnings(pool: &Path, status: &PoolStatus) -> Vec<String> {
 /// Says how many spares are left.
 fn spares_left(status: &PoolStatus) -> String {
     match status.spares.iter().filter(|spare| spare.is_there).count() {
-        0 => "no spare is left (`holdfast device add --spare`)".to_owned(),
+        0 => "no spare is left (add one: `holdfast device add POOL DEVICE --spare`)".to_owned(),
         1 => "1 spare is left".to_owned(),
         count => format!("{count} spares are left"),
     }
@@ -75,7 +74,7 @@ fn errors_of(
     let path = format::text::shown(&member.path);
     Some(format!(
         "{path} (slot {slot}) has errors: {reads} reads and {writes} writes failed, {bad} ranges \
-         did not verify, {repaired} of them written again; replace it (`holdfast device replace \
-         {pool} {slot} NEW`), or say that it is good (`holdfast device clear {pool} {slot}`)"
+         did not verify, {repaired} of them were repaired. Replace it (`holdfast device replace \
+         {pool} {slot} NEW`), or fix the cause and run `holdfast device clear {pool} {slot}`"
     ))
 }

@@ -92,7 +92,7 @@ pub(super) fn listed(
     let pool = labels.first().map(|read| read.current.pool_id);
     let of_another = labels.iter().position(|read| Some(read.current.pool_id) != pool);
     if let Some((path, _)) = of_another.and_then(|at| found.files.get(at)) {
-        return Err(failed(path, "it is of another pool"));
+        return Err(failed(path, "it belongs to another pool: leave it out"));
     }
     let Some(newest) = labels.iter().max_by_key(|read| read.age()) else { return Ok(Vec::new()) };
     let label = &newest.current;

@@ -1,23 +1,22 @@
 //! The search for the devices of a pool, from those that the user names.
 //!
-//! What lies beside them is looked at first, then where the labels say that members were last, and
-//! beside that. A path is a hint: the label of what lies there decides. What is not wanted is not
-//! opened as a device, which would keep it from others and wait for them (`look.rs`).
+//! The folders of the named devices are searched first, then the paths in labels, then the folders
+//! of these paths. A path is only a hint: the label on the device decides. Candidates that are not
+//! needed are not opened as devices, because that locks them and waits for them (`look.rs`).
 //!
 //! # Invariants
 //!
-//! - FD1: A pool that was copied, whole, to another folder is opened there without the original:
-//!   what lies beside the named devices comes before the paths in labels.
-//! - FD2: A device is one candidate by all its names: hard and symbolic links, bind mounts, a loop
-//!   device that shows the file, two ways to one disk. One on which another device lies is none.
-//! - FD3: Of several candidates for one member the one whose label is newest is taken, and the
-//!   others are reported. Where none is newest the search ends with an error: one is a copy, and
-//!   only the user knows which.
-//! - FD4: A device that the user names is never exchanged for another. With `--member` the named
-//!   devices decide for their members; without it one of which a copy as new or newer is found is
-//!   refused.
-//! - FD5: Where a path in a label leads to another copy of a member that was found, as new or
-//!   newer, nothing that only labels lead to is opened: it belongs to that copy of the pool.
+//! - FD1: A whole pool that was copied to another folder is opened there without the original: the
+//!   folders of the named devices come before the paths in labels.
+//! - FD2: All names of a device are one candidate: hard and symbolic links, bind mounts, a loop
+//!   device of the file, two paths to one disk. A device with holders (multipath) is none.
+//! - FD3: Of several candidates for one member the one with the newest label is taken, and the
+//!   others are reported. If none is the newest, the search fails: the user must choose.
+//! - FD4: A device that the user names is never replaced by another. With `--member` the named
+//!   devices are used for their members; without it, a named device with a copy that is as new or
+//!   newer is refused.
+//! - FD5: If a path in a label leads to another copy of a member that was found, as new or newer,
+//!   then devices that are known from labels only are not opened: they belong to that other copy.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::Metadata;
@@ -227,8 +226,8 @@ impl Search {
             .collect();
         if names.next().is_some() || paths.len() > FOLDER_LOOKS_MAX {
             self.report(format!(
-                "{} has more files than are looked at: name devices that are missing there with \
-                 --member",
+                "{} has too many files to search them all: name the devices of the pool that are \
+                 in it with --member",
                 folder.display()
             ));
         }
@@ -275,8 +274,8 @@ impl Search {
     fn report_unused(&mut self, unused: &Path, used: &Path) {
         let (unused, used) = (unused.display(), used.display());
         self.report(format!(
-            "{unused} is not used: it is another copy of the member that {used} is; move it to \
-             another folder, or remove it"
+            "{unused} is not used: it is another copy of the same member as {used}. Move it to \
+             another folder, or name it with --member if it is the right one"
         ));
     }
 
@@ -294,13 +293,12 @@ impl Search {
     fn refused(&self, known: &Path, other: &Path, is_newer: bool) -> BackendError {
         let (known, other) = (known.display(), other.display());
         let which = match is_newer {
-            true => format!("{other} is the newer one: name that to open it, or"),
-            false => "neither is newer:".to_owned(),
+            true => format!("{other} is the newer one: name it instead, or"),
+            false => "Neither is newer:".to_owned(),
         };
         let words = format!(
-            "{known} and {other} are the same member of the pool, one a copy of the other, and \
-             {which} name with --member each device that is meant, as --member {known}; nothing \
-             was written"
+            "{known} and {other} are two copies of one member of the pool. {which} choose one copy \
+             of each member with --member, for example --member {known}. Nothing was written"
         );
         failed(&self.first_path, words)
     }
@@ -393,8 +391,8 @@ impl Search {
             let words = |it: &&Candidate| {
                 let path = it.path.display();
                 format!(
-                    "{path} is not used: {other} is there too, so it belongs to another copy of \
-                     the pool; name it with --member if it is meant"
+                    "{path} is not used: it belongs to another copy of the pool, as {other} does. \
+                     Name it with --member to use it"
                 )
             };
             let reports: Vec<String> = wanted.iter().map(words).collect();

@@ -202,7 +202,8 @@ fn receive(
             Ok(false) => return Ok(facts),
             Err(error) => {
                 let before = words_of_arrived(fileset, &arrived);
-                return Err(failed(path, format!("{before}what follows cannot be read: {error}")));
+                let cause = format!("{before}the next stream cannot be read: {error}");
+                return Err(failed(path, cause));
             }
         }
     };
@@ -212,8 +213,8 @@ fn receive(
     let full = full.map_or_else(String::new, |full| format!(": {}", advised(&full)));
     let cause = match (&failure.error, failure.token) {
         (error, Some(token)) => format!(
-            "{before}{error}{full}: what came is kept, and nobody sees it: go on with \
-             `holdfast send ... --resume {token}`, or give it up with `holdfast receive --abort`"
+            "{before}{error}{full}: the data received so far is kept, but not visible. Continue \
+             with `holdfast send ... --resume {token}`, or drop it with `holdfast receive --abort`"
         ),
         (ReceiveError::Fs(error), None) if arrived.is_empty() => {
             return Err(refused_by(path, pool, error));
@@ -228,7 +229,7 @@ fn words_of_arrived(fileset: &str, arrived: &[String]) -> String {
     match arrived.len() {
         0 => String::new(),
         _ => format!(
-            "{fileset}@{} arrived, and what follows in the stream did not: ",
+            "{fileset}@{} arrived, but the stream after it failed: ",
             arrived.join(&format!(", {fileset}@"))
         ),
     }

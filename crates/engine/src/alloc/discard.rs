@@ -1,26 +1,26 @@
-//! Free segments whose content goes back to the devices.
+//! Discard of free segments.
 //!
-//! A discard is a write of anything to a free segment: it may be made when, and only when, the
-//! segment could be opened and written to.
+//! After a discard a segment may hold anything, as after a write of unknown data. So a segment may
+//! be discarded exactly when it could be opened and written to.
 //!
 //! # Invariants
 //!
-//! - DH1: What is discarded is free: released by a checkpoint (G2), not open, and not pinned (G6).
-//!   From before the discard is submitted until every member has answered it the segment is held:
-//!   it is neither opened nor made one of another kind. After a discard that has expired it is held
-//!   for as long as the pool is open, for the discard may still come (D6); it counts as promised
-//!   then, so that nothing relies on its room (G4).
-//! - DH2: A held segment costs nobody his space: a disk group keeps [`FREE_KEPT`] segments beside
-//!   those that are held, and whoever finds none waits until the discard in flight is answered.
-//!   Whoever holds segments waits for devices alone.
+//! - DH1: Only free segments are discarded: released by a checkpoint (G2), not open, not pinned
+//!   (G6). A segment is held from before its discard is submitted until every member has answered:
+//!   it is not opened, and its kind does not change. After an expired discard it is held until the
+//!   pool is closed, for the discard may still take effect (D6); it counts as promised then, so
+//!   that nothing relies on its room (G4).
+//! - DH2: Held segments cause no ENOSPC: a disk group keeps [`FREE_KEPT`] free segments that are
+//!   not held, and a writer that finds none waits for the discard in flight. A thread that holds
+//!   segments waits for devices only.
 //!
 //! # Crashes
 //!
-//! Nothing of a discard is on disk. The segment is free before and after it, as far as the head
-//! tells, and nothing reads what lies in a free segment: not a recovery, for the tail is past all
-//! that was logged of it; not the cleaner, a scrub or a check, which look at segments in use.
+//! A discard leaves no record on disk. The segment is free before and after it in the durable head,
+//! and free segments are not read: recovery begins after all log records about them; the cleaner,
+//! scrub and check read segments in use.
 //!
-//! Not here: when, and how much at one time (`jobs::discards`).
+//! Not here: when to discard, and how much at a time (`jobs::discards`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,13 +1,13 @@
-//! Discards: what free segments hold goes back to the devices, so that a file that a pool lies on
-//! takes no more room than the pool uses.
+//! Discard jobs: free segments go back to the devices, so that a pool's file takes no more space
+//! than the pool uses.
 //!
-//! Two ask for it: a standing job, of segments that have been free for some time, and a walk over
-//! all free segments ([`Trim`]), which somebody has asked for. What was discarded already is known
-//! in memory alone: a mount begins not knowing, and the standing job discards each segment once.
+//! A standing job discards segments that have been free for some time. A walk ([`Trim`]) discards
+//! all free segments, on request. Which segments are discarded already is known in memory only: a
+//! mount starts without that knowledge, and the standing job discards each free segment once.
 //!
-//! The standing job waits for [`DiscardOptions::after`], for a segment that is used again soon
-//! costs the device twice; and does no more at a tick than takes [`STEP_NS`], of which there are a
-//! few in a second. Invariants and crashes: `alloc::discard`.
+//! The standing job waits for [`DiscardOptions::after`], because the discard of a segment that is
+//! reused soon is wasted work. A tick discards for at most [`STEP_NS`]; there are a few ticks a
+//! second. Invariants and crashes: `alloc::discard`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,13 +24,13 @@ use crate::error::FsResult;
 use crate::sync::Mutex;
 use crate::vnode::Core;
 
-/// How long the standing job discards at a tick: a tenth of the time, where there are four in a
-/// second, and no more than a disk's read takes beyond that.
+/// Longest time for discards at a tick: a tenth of the time at four ticks a second. It delays other
+/// work no longer than a disk's read does.
 const STEP_NS: u64 = 25_000_000;
-/// Bytes of one discard at most: what whoever finds no other segment waits for (DH2).
+/// Most bytes of one discard: a writer that finds no free segment waits for that (DH2).
 const DISCARD_BYTES: u64 = 16 << 20;
-/// Failures after which the standing job asks no more: something is wrong, and the room is not
-/// needed for anything.
+/// Failures after which the standing job stops: the device has a fault, and nothing depends on
+/// discards.
 const FAILURES_MAX: u64 = 8;
 
 /// When free segments are discarded without being asked for.
@@ -248,8 +248,8 @@ impl Job for Discards {
 pub enum TrimError {
     /// There is nothing to do.
     #[error(
-        "all of the pool lies in stripes, and stripes are not discarded: their parity would agree \
-         with nothing"
+        "nothing to discard: all disk groups are of kind raid5 or stripe, and these are never \
+         discarded; do not schedule a trim of this pool"
     )]
     Stripes,
     /// Mount it for writing.

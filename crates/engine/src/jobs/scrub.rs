@@ -137,7 +137,7 @@ impl ScrubCounts {
         self.accepts_away.store(true, Ordering::Relaxed);
     }
 
-    /// What a device may have that is away is not lost.
+    /// Counts `what` as not read if a device is missing, which may hold a good copy; else as lost.
     fn lose_or_miss(&self, what: impl Into<Affected>) {
         match self.away_now.lock().clone() {
             Some(device) => self.miss(what, &DeviceError::Failed { device }),
@@ -149,7 +149,7 @@ impl ScrubCounts {
         let what = what.into();
         self.lost.fetch_add(1, Ordering::Relaxed);
         if self.name(&what) {
-            log_affected!(&what, "a scrub finds nothing that verifies");
+            log_affected!(&what, "a scrub found no copy that verifies");
         }
     }
 
@@ -158,8 +158,8 @@ impl ScrubCounts {
         let what = what.into();
         self.unread.fetch_add(1, Ordering::Relaxed);
         if self.name(&what) {
-            tracing::warn!(%error, "a scrub cannot read all that should have it");
-            log_affected!(&what, "a scrub cannot read it now, and nothing else has it");
+            tracing::warn!(%error, "a scrub could not read a copy");
+            log_affected!(&what, "a scrub could not read it, and no other copy verifies");
         }
     }
 
@@ -168,7 +168,7 @@ impl ScrubCounts {
         let what = what.into();
         self.unwritten.fetch_add(1, Ordering::Relaxed);
         if self.name(&what) {
-            log_affected!(&what, "a scrub has it from other devices, and cannot write it again");
+            log_affected!(&what, "a scrub found a good copy, but could not rewrite the bad one");
         }
     }
 
@@ -214,26 +214,26 @@ impl ScrubCounts {
 pub enum ScrubError {
     /// `holdfast check` verifies such a pool.
     #[error(
-        "the pool lies on one device, so there is nothing to hold it against: `holdfast check` \
-         verifies it"
+        "the pool lies on one device, so there is no other copy to compare with: `holdfast \
+         check` verifies it"
     )]
     NotSeveral,
     /// Replace the others first.
     #[error(
-        "one device alone has all that the pool holds, so there is nothing to hold it against: \
-         replace the others first"
+        "one device alone has all that the pool holds, so there is no other copy to compare \
+         with: replace the others first"
     )]
     Alone,
     /// Replace it, or bring it back; or ask for the scrub while it is away.
     #[error(
-        "a device of the raid5 has gone since the scrub began: it goes on when that is back or \
-         replaced; `holdfast scrub` has it look at what can be looked at without"
+        "a device of a raid5 went missing after the scrub began. The scrub continues when the \
+         device is back or replaced; `holdfast scrub POOL` continues it now without the device"
     )]
     Away,
     /// Wait until it is online.
     #[error(
-        "a device of the raid5 is joining, and has not got all yet: wait until it has (`holdfast \
-         job list` tells how far it is)"
+        "a device of a raid5 is still being rebuilt: wait until that has ended (`holdfast job list \
+         POOL` shows its progress)"
     )]
     Joins,
     /// What a member said: the pool must stop writing.
@@ -375,12 +375,12 @@ impl Scrub {
                 lost,
                 unread,
                 unwritten,
-                "a scrub has found what does not verify"
+                "a scrub found copies that do not verify"
             );
         }
         if uncompared_bytes > 0 {
             let away = Vec::from_iter(away).join(", ");
-            tracing::warn!(away, uncompared_bytes, "a scrub had nothing to compare with");
+            tracing::warn!(away, uncompared_bytes, "a scrub verified data by checksum only");
         }
     }
 
@@ -478,12 +478,12 @@ impl Job for Scrub {
     fn progress(&self, core: &Core) -> Option<JobProgress> {
         let done = self.counts.read_bytes.load(Ordering::Relaxed);
         let total = core.store.volume.used_end() - core.store.geometry().group_table_offset;
-        // What has come back is held against the others from the start.
+        // A member that is back is compared with the others from the start.
         Some(JobProgress { done: done.min(total), total })
     }
 }
 
-/// Returns how many bytes of a piece were compared with nothing, for a member is away.
+/// Returns how many bytes of a piece were verified by checksum only, because a member is missing.
 fn uncompared_in(kept: &Kept<'_>, compared: &Compared) -> u64 {
     if planted::is(Planted::UncomparedNotCounted) || !compared.is_short {
         return 0;
@@ -602,10 +602,10 @@ impl Scrub {
     }
 }
 
-/// What the copies of a page of metadata are to its place.
+/// What the copies at the place of a metadata page mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AtHome {
-    /// Nothing: the place is not in use, or what it holds has not gone home yet.
+    /// Nothing: the place is unused, or its page has not been written back yet.
     Nothing,
     /// One of them may be the page.
     Page,

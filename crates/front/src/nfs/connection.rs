@@ -12,15 +12,15 @@
 //!   unfinished as long, is closed. A byte now and then is no progress.
 //! - NC4: While the bound of all connections is reached, what is held for those whose clients are
 //!   behind for [`CROWDED_TIME_MAX`] is given up, the most first: with it goes the connection.
-//! - NC5: A connection of a *stranger*, which no export admits from its address and port, is closed
-//!   when nothing was asked by it for [`STRANGER_IDLE_MAX`].
-//! - NC6: An address has no more connections than the server allows one. For one more the one of
-//!   them is closed that has asked nothing for the longest time; if all are busy it is refused.
-//!   A record that is unfinished for [`UNFINISHED_BUSY_TIME`] keeps no connection busy.
-//! - NC7: Bytes of unfinished records are bounded apart from all that is held: those of a
-//!   connection of a stranger by [`STRANGER_UNFINISHED_MAX`], those of an address and all of them
-//!   as [`Unfinished`] says. Past a bound the connection
-//!   with the most is closed at once (`server`), so that no address keeps others from being read.
+//! - NC5: A *stranger* is a connection whose address and port no export admits. It is closed when
+//!   it has been idle for [`STRANGER_IDLE_MAX`].
+//! - NC6: An address has no more connections than the server allows. A further one closes the one
+//!   of that address that has been idle longest; if all are busy, the new one is refused. A record
+//!   that is unfinished for [`UNFINISHED_BUSY_TIME`] does not count as busy.
+//! - NC7: Bytes of unfinished records have limits of their own: [`STRANGER_UNFINISHED_MAX`] for a
+//!   connection of a stranger, and those of [`Unfinished`] for an address and for all. Past a limit
+//!   the connection with the most bytes is closed at once (`server`), so that no address blocks the
+//!   others.
 //!
 //! # Concurrency
 //!
@@ -118,9 +118,7 @@ impl Overdue {
             Overdue::InTheWay => {
                 "memory for requests and answers is full, and it is the slowest by far"
             }
-            Overdue::UnfinishedMost => {
-                "more of requests is unfinished than may be, and of its address it has the most"
-            }
+            Overdue::UnfinishedMost => "its unfinished requests exceed a memory limit",
             Overdue::IdleStranger => "no export is for its address, and it asks nothing",
             Overdue::IdlestOfMany => "there are too many, and it asks nothing for the longest time",
         }

@@ -1,4 +1,4 @@
-//! The file systems that the requests were about which one thread has served.
+//! The file systems that the requests of one thread have used.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::export::Export;
 use super::protocol::Status;
 use super::turns::Turn;
 
-/// The file systems that requests were about which one thread has served.
+/// The file systems that the requests of one thread have used.
 pub(super) struct Used {
     exports: Vec<Arc<Export>>,
     /// How many turns a pool has.
@@ -31,8 +31,8 @@ impl Used {
         Ok(())
     }
 
-    /// Does what changes and reads have put off there; nobody waits for it. Nobody pays so for what
-    /// is asked of other file systems, and no lock is held: a device may keep this thread.
+    /// Runs the deferred work of these file systems, after the answers were sent. It does not delay
+    /// requests to other file systems, and holds no lock: a device may block this thread.
     pub(super) fn run_deferred_work(self) {
         for export in self.exports {
             let fs = export.fs();

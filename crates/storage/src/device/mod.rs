@@ -457,7 +457,7 @@ pub enum DeviceError {
         length_bytes: u64,
     },
     /// The device does not discard. Nothing was changed; do not ask again.
-    #[error("{device}: the device does not discard")]
+    #[error("{device}: the device does not support discard")]
     NoDiscard {
         /// Name of the device.
         device: String,

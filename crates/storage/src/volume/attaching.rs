@@ -103,8 +103,8 @@ pub enum AttachError {
     },
     /// Bring it back, or replace it, and wait until it has all.
     #[error(
-        "the member in slot {slot} is {state}, and its disk group gets a device only while all of \
-         its devices are online: {}",
+        "a device can be added to a disk group only while all of its devices are online, and the \
+         member in slot {slot} is {state}: {}",
         way_to_online(.state)
     )]
     Lacking {
@@ -180,7 +180,7 @@ pub enum DetachError {
     NoRedundancy,
     /// Wait, bring it back, replace it, or remove that one.
     #[error(
-        "the member in slot {other} is {state}, and does not have all: {}, or remove that one",
+        "the member in slot {other} is {state} and has no complete copy: {}, or remove that member",
         way_to_online(.state)
     )]
     Others {

@@ -1,17 +1,17 @@
-//! Discards: ranges of groups whose content is of no use any more go back to the devices.
+//! Discards: ranges of groups whose content is not needed go back to the devices.
 //!
 //! # Invariants
 //!
 //! - DQ1: A discard is answered when every member has answered it: until then any of them may still
-//!   change its range (D6). Of several answers an expiry is the one that counts.
-//! - DQ2: A member that does not discard, or fails to, is no worse for it: it stays online, has
-//!   missed nothing, and keeps what it had. So copies of a discarded range are unlike each other.
-//! - DQ3: A discard counts as a write in flight: no range that a rebuild or a repair holds is
-//!   discarded meanwhile (RH1), and no member comes or goes.
-//! - DQ4: Stripes are not discarded. Their parity agrees with the rows, and a discarded row agrees
-//!   with nothing.
+//!   change its range (D6). If one answer is an expiry, the discard has expired.
+//! - DQ2: A member that does not support discard, or fails one, stays online, has missed nothing,
+//!   and keeps its content. So copies of a discarded range may differ.
+//! - DQ3: A discard counts as a write in flight: a range that a rebuild or a repair holds is not
+//!   discarded (RH1), and members do not change meanwhile.
+//! - DQ4: Disk groups of kind raid5 and stripe are not discarded: in a raid5 the parity of a
+//!   discarded row would not match.
 //!
-//! Not here: what is of no use, and that nobody uses it before the answer (`engine`'s allocator).
+//! Not here: which ranges are free, and that they stay unused until the answer (`engine`, `alloc`).
 
 use std::sync::Arc;
 

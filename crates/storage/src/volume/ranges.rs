@@ -13,11 +13,11 @@
 //!
 //! # Concurrency
 //!
-//! A hold is refused while a write overlaps that is not yet handed to its devices. One that is, is
-//! waited for first, so that a hold does not depend on the caller of the write, who may collect the
-//! answer much later ([`Ranges::end_writes`]). A write waits for holds, and while members change
-//! ([`Ranges::close`]); whoever holds a range, or changes members, waits for devices only. So
-//! nobody waits in a circle, whatever a writer holds or has in flight.
+//! A hold is refused while a write overlaps that was not handed to its devices yet. The hold waits
+//! for a write that was, because the caller of that write may collect the answer much later
+//! ([`Ranges::end_writes`]). A write waits for holds, and while members change
+//! ([`Ranges::close`]). The holder of a range, and a change of members, wait for devices only: so
+//! there is no cycle, whatever a writer holds or has in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -20,10 +20,10 @@ use crate::device::{Completion, DeviceError, PendingRequest, RequestKind, Shared
 /// it should have needs nothing but time.
 pub(super) fn way_to_online(state: &str) -> &'static str {
     if state == MemberState::Joining.word() {
-        return "wait until it has all (`holdfast job list` tells how far it is)";
+        return "wait until its rebuild has ended (`holdfast job list` shows its progress)";
     }
     "bring it back (`holdfast device online`) or replace it (`holdfast device replace`), and wait \
-     until it has all"
+     until its rebuild has ended"
 }
 
 /// What happened to a member since the pool was opened.
@@ -305,7 +305,7 @@ mod tests {
                 GrowError::Away { disk_group: 0, path: path.clone(), state: word }.to_string(),
             ];
             for words in refusals {
-                assert!(words.contains("wait until it has all"), "{words}");
+                assert!(words.contains("its rebuild has ended"), "{words}");
                 assert_eq!(
                     words.contains("device online"),
                     state != MemberState::Joining,

@@ -1,5 +1,5 @@
-//! A mount whose server is not found: its socket is gone, or is another user's. What tells then
-//! that the pool is closed is its lock, and the pool itself.
+//! Unmount without a reachable server: its socket is gone, or belongs to another user. The pool's
+//! lock and the state of the pool then show whether the pool is closed.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -55,8 +55,8 @@ pub(super) fn run(
     }
     let Some(pool) = pool else {
         anyhow::bail!(
-            "{shown} is unmounted, but its server is not found, nor is the pool {}: look for the \
-             server's process, which may still write",
+            "{shown} is unmounted, but neither its server nor its pool {} was found. The server \
+             may still be writing: find its process, and wait until it has ended",
             entry.source
         );
     };
@@ -81,7 +81,10 @@ pub(super) fn run(
     let words = status::last_words_of(&pool)?;
     for pid in &held.by {
         if let Some(error) = daemon::take_last_words(&words, pid.cast_unsigned()) {
-            anyhow::bail!("{shown} is unmounted, but not everything reached the device: {error}");
+            anyhow::bail!(
+                "{shown} is unmounted, but not everything reached the device: {error}. Look at the \
+                 device, then `holdfast check`"
+            );
         }
     }
     check_closed(&args.directory, &pool, backend)?;

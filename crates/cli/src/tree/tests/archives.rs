@@ -115,12 +115,12 @@ fn what_is_wrong_with_a_file_of_an_archive_costs_that_file() {
     let head_bytes = usize::try_from(archive::HEAD_BYTES_MAX).expect("small");
     let old = archive::record_of("GNU.sparse.map", b"0,1");
     for (name, records, content, words) in [
-        ("long", vec![b'z'; head_bytes + 1], vec![1; 600], "heads take 4194305 bytes"),
-        ("none", b"nothing of a pax head".to_vec(), vec![1; 600], "pax head makes no sense"),
+        ("long", vec![b'z'; head_bytes + 1], vec![1; 600], "headers take 4194305 bytes"),
+        ("none", b"nothing of a pax head".to_vec(), vec![1; 600], "pax header is damaged"),
         ("old", old, vec![1; 600], "a form that is not read"),
         ("many", sparse.clone(), many, "more than 64 ranges"),
         ("endless", sparse.clone(), vec![b'1'; 2048], "has no number"),
-        ("falls", sparse.clone(), map("2\n9\n0\n1\n0\n".to_owned()), "makes no sense"),
+        ("falls", sparse.clone(), map("2\n9\n0\n1\n0\n".to_owned()), "is malformed"),
         ("short", sparse.clone(), map("3\n9\n0\n".to_owned()), "holes has no number"),
         ("other", sparse, map("1\n0\n7\n".to_owned()), "does not fit"),
     ] {

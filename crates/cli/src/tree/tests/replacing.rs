@@ -124,7 +124,7 @@ fn without_room_the_old_one_stays_whatever_its_kind() {
     for facts in [unpacked, copied(&host(&from), &inside, Purpose::Copy)] {
         let errors = facts["errors"].to_string();
         assert_eq!(number(&facts, "failed"), 4, "{facts}");
-        assert!(errors.matches("what was there before stays").count() >= 3, "{errors}");
+        assert!(errors.matches("the existing file was kept").count() >= 3, "{errors}");
         assert_eq!(before, all());
         assert_eq!((names(&fs).len(), content(&fs, "file")), (5, b"old".to_vec()));
     }

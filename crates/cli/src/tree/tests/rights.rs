@@ -171,7 +171,7 @@ fn attributes_cost_no_content() {
         (None, 1, 2),
         "{facts}"
     );
-    assert!(facts["errors"].to_string().contains("unknown: its access list makes no sense"));
+    assert!(facts["errors"].to_string().contains("unknown: its access list is malformed"));
     for name in ["apple", "nfs", "able", "list", "unknown"] {
         assert_eq!(content(&fs, name), b"hello", "{name}");
     }
@@ -248,7 +248,7 @@ fn what_is_there_is_replaced_whole_or_not_at_all() {
     fs::write(from.join("small"), b"comes").expect("there is room");
     let facts = copied(&source, &inside, Purpose::Copy);
     assert_eq!(number(&facts, "failed"), 1, "{facts}");
-    assert!(facts["errors"].to_string().contains("what was there before stays"), "{facts}");
+    assert!(facts["errors"].to_string().contains("the existing file was kept"), "{facts}");
     let mut there = Vec::new();
     fs.read(&Caller::root(), old.ino, 0, 12 << 20, &mut there).expect("it is there");
     assert!(there == bytes(1, 12) && find(&fs, "big").ino == old.ino);

@@ -14,9 +14,9 @@
 //!
 //! In a metadata segment both copies of each page are held against each other, as in a mirror.
 //!
-//! With a member of a raid5 away, what it has is read as the others give it. Blocks are verified as
-//! ever, and so is each page of which there is one copy alone; what does not verify may be whole on
-//! that member. Parity, and the copies that it has, are compared with nothing: the report says so.
+//! If a member of a raid5 is missing, its units are computed from the others. Blocks are verified
+//! as usual, and so are pages with one copy left. What does not verify may be good on that member.
+//! Parity and second copies on that member are not compared; the report says how much that is.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

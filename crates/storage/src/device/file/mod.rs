@@ -358,7 +358,7 @@ impl Target {
             && is_unsupported(errno)
         {
             if !self.has_no_discard.swap(true, Ordering::Relaxed) {
-                tracing::info!(device, %errno, "the device does not discard");
+                tracing::info!(device, %errno, "the device does not support discard");
             }
             return Err(DeviceError::NoDiscard { device });
         }

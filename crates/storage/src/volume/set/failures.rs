@@ -1,5 +1,5 @@
-//! Which members have failed since the pool was opened, why, and which spare took their places: for
-//! who asks later, when another device has the slot.
+//! The members that have failed since the pool was opened, why, and which spares replaced them.
+//! Kept for `status`, because another device may have the slot by then.
 
 use std::collections::VecDeque;
 

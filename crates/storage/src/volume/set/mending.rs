@@ -7,8 +7,8 @@ use runtime::planted::{self, Planted};
 
 use super::{MemberSet, Roster};
 
-/// Repairs are counted, and not told one by one, until this is dropped: a walk over the pool tells
-/// of all that it finds together.
+/// While this exists, repairs are counted and not logged one by one: a walk over the pool logs its
+/// findings together.
 #[derive(Debug)]
 pub struct MendsCounted(Arc<Roster>);
 
