@@ -34,6 +34,7 @@ mod status;
 mod summary;
 pub mod transfer;
 mod tree;
+mod until;
 mod uses;
 pub mod wiring;
 

@@ -11,6 +11,7 @@
 //! A mount that another process hands over comes in a thread of its own. Whoever waits for the
 //! server's end calls [`Mounts::reap`] now and then.
 
+mod coming;
 mod counted;
 mod leaving;
 mod watched;
@@ -37,6 +38,7 @@ use front::watch::Watch;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use self::coming::{HAND_OVER_TIME, HandOver};
 use self::counted::Counted;
 pub(crate) use self::counted::sum;
 pub(crate) use self::leaving::Closing;
@@ -45,6 +47,7 @@ use crate::control::{Peer, clone_of, name_of};
 use crate::exit::UsageError;
 use crate::status::{self, Answer};
 use crate::transfer::{pass_descriptor, take_descriptor};
+use crate::until::Until;
 use crate::uses::{Claim, Use, Uses};
 
 /// Most mounts of a pool: each has some threads.
@@ -57,6 +60,8 @@ const MOUNTS_OF_MOUNTERS_MAX: usize = MOUNTS_MAX / 2;
 const THREADS_OF_MOUNTER_MAX: usize = 8;
 /// Longest `major:minor`.
 const DEVICE_CHARS_MAX: usize = 24;
+/// Longest line that comes behind the descriptor.
+const LINE_OF_PLACE_BYTES_MAX: u64 = 256;
 /// Longest directory, as the kernel has it, and longest options and names, of a mounter: they are
 /// in the log.
 const DIRECTORY_BYTES_MAX: usize = 4096;
@@ -173,14 +178,19 @@ pub(crate) struct Mounts {
 struct List {
     mounted: Vec<Mounted>,
     /// Mounts that are being handed over.
-    coming: usize,
-    /// By which mounters; those of administrators are not among them.
-    coming_of: Vec<u32>,
+    coming: Vec<HandOver>,
     is_closing: bool,
-    /// Mounts that have ended and whose writes are being made durable; they are among `coming`.
+    /// Mounts that have ended and whose writes are being made durable.
     leaving: usize,
     /// What went wrong with one that has ended.
     failure: Option<MountError>,
+}
+
+impl List {
+    /// Whether a mount is served, being handed over, or being made durable.
+    fn is_any(&self) -> bool {
+        !self.mounted.is_empty() || !self.coming.is_empty() || self.leaving > 0
+    }
 }
 
 /// In the order in which they go: nobody asks any more when the claim does.
@@ -197,18 +207,6 @@ struct Mounted {
 fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// A mount that is being handed over, until it is dropped.
-struct Coming<'m>(&'m Mounts, Maker);
-
-impl Drop for Coming<'_> {
-    fn drop(&mut self) {
-        let mut list = self.0.lock();
-        list.coming -= 1;
-        let at = list.coming_of.iter().position(|&uid| Some(uid) == self.1.mounter());
-        at.map(|at| list.coming_of.swap_remove(at));
-    }
 }
 
 impl Mounted {
@@ -309,7 +307,6 @@ impl Mounts {
                 .partition(|mounted| mounted.session.is_ended());
             list.mounted = left;
             // Whoever asks meanwhile must not be told that all is over.
-            list.coming += ended.len();
             list.leaving += ended.len();
             ended
         };
@@ -319,7 +316,6 @@ impl Mounts {
             tracing::info!(?directory, "unmounted");
             drop(claim);
             let mut list = self.lock();
-            list.coming -= 1;
             list.leaving -= 1;
             if let Err(error) = done {
                 tracing::error!(?directory, %error, "a mount has failed");
@@ -327,7 +323,7 @@ impl Mounts {
             }
         }
         let mut list = self.lock();
-        let is_left = !list.mounted.is_empty() || list.coming > 0;
+        let is_left = list.is_any();
         list.is_closing |= closes && !is_left;
         is_left
     }
@@ -388,33 +384,6 @@ impl Mounts {
         synced
     }
 
-    fn come(&self, maker: Maker) -> anyhow::Result<Coming<'_>> {
-        let mut list = self.lock();
-        let shown = self.path.display();
-        if list.is_closing {
-            return Err(Closing::of(&self.path).into());
-        }
-        let count = list.mounted.len() + list.coming;
-        anyhow::ensure!(count < MOUNTS_MAX, "{shown}: a server has at most {MOUNTS_MAX} mounts");
-        if let Some(uid) = maker.mounter() {
-            let own = list.mounted.iter().filter(|it| it.mounter == Some(uid)).count();
-            let coming = list.coming_of.iter().filter(|&&it| it == uid).count();
-            let all = list.mounted.iter().filter(|it| it.mounter.is_some()).count();
-            anyhow::ensure!(
-                own + coming < MOUNTS_OF_MOUNTER_MAX,
-                "{shown}: user {uid} has {MOUNTS_OF_MOUNTER_MAX} mounts here: unmount one first"
-            );
-            anyhow::ensure!(
-                all + list.coming_of.len() < MOUNTS_OF_MOUNTERS_MAX,
-                "{shown}: mounters have {MOUNTS_OF_MOUNTERS_MAX} mounts here, and get no more: \
-                 ask an administrator"
-            );
-            list.coming_of.push(uid);
-        }
-        list.coming += 1;
-        Ok(Coming(self, maker))
-    }
-
     /// Takes over the mount that the client of `stream`, who may do so, asks for.
     pub(crate) fn take_over(
         &self,
@@ -422,7 +391,7 @@ impl Mounts {
         spec: &MountSpec,
         maker: Maker,
     ) -> anyhow::Result<Value> {
-        let _coming = self.come(maker)?;
+        let _coming = self.come(stream, spec, maker)?;
         let shown = self.path.display();
         let wrong = |cause: String| anyhow::anyhow!("{shown}: {cause}");
         let name = spec.fileset.as_deref().map(name_of).transpose().map_err(wrong)?;
@@ -452,8 +421,10 @@ impl Mounts {
         })?;
         // From here on the other side mounts.
         status::send(stream, &Answer::Ready)?;
-        let connection: OwnedFd = take_descriptor(stream)?.into();
-        let place = status::receive_answer::<Place>(stream)?;
+        let mut until = Until::new(stream, HAND_OVER_TIME);
+        let connection: OwnedFd = take_descriptor(&until)?.into();
+        let place: Place = status::receive_until(&mut until, LINE_OF_PLACE_BYTES_MAX)
+            .context("the place of the mount did not come")?;
         // It is a label of metrics.
         let is_number = |text: &str| text.chars().all(|c| c.is_ascii_digit() || c == ':');
         let device = place.device.filter(|it| it.len() < DEVICE_CHARS_MAX && is_number(it));
@@ -700,30 +671,6 @@ mod tests {
         let bounds = (THREADS_OF_MOUNTER_MAX, POLL_TIME_DEFAULT);
         assert_eq!(set(mounter), (Some((7, 8, vec![70, 71])), CpuLatency::Off, bounds));
         assert_eq!(set(MAKER), (None, CpuLatency::On, (THREADS_MAX, POLL_TIME_MAX)));
-    }
-
-    /// Goal: one mounter can't take all mounts of a pool, nor can those that he is handing over.
-    #[test]
-    fn one_mounter_leaves_mounts_to_others() {
-        let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
-        let mounts = Mounts::new(Path::new("pool"), &pool);
-        let mounter = |uid: u32| Maker::Mounter(Peer { uid, gid: uid });
-        let come = |maker: Maker| mounts.come(maker).map_err(|error| error.to_string());
-        let coming: Vec<_> = (0..MOUNTS_OF_MOUNTER_MAX).map(|_| come(mounter(7))).collect();
-        assert!(coming.iter().all(Result::is_ok));
-        let refused = come(mounter(7)).err().expect("he has enough");
-        assert!(refused.contains("user 7 has 8 mounts here: unmount one"), "{refused}");
-        assert!(come(mounter(8)).is_ok() && come(MAKER).is_ok());
-        let others = (100..).take(MOUNTS_OF_MOUNTERS_MAX - MOUNTS_OF_MOUNTER_MAX);
-        let others: Vec<_> = others.map(|uid| come(mounter(uid))).collect();
-        assert!(others.iter().all(Result::is_ok));
-        let refused = come(mounter(8)).err().expect("they have enough");
-        assert!(refused.contains("mounters have 32 mounts here"), "{refused}");
-        let left: Vec<_> = (MOUNTS_OF_MOUNTERS_MAX..MOUNTS_MAX).map(|_| come(MAKER)).collect();
-        assert!(left.iter().all(Result::is_ok), "administrators have some left");
-        drop((coming, others, left));
-        assert!(come(mounter(7)).is_ok(), "they have gone");
-        pool.close().expect("memory does not fail");
     }
 
     /// Goal: a fileset is used by one mount, or by exports and imports, and by nobody else until

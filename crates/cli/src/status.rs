@@ -46,6 +46,7 @@ use crate::places::Places;
 use crate::roles::{Role, Roles};
 use crate::run_directory::{self, run_directory};
 use crate::transfer::{self, Transfer, Transfers};
+use crate::until::Until;
 use ending::closing_facts;
 pub(crate) use ending::{CLOSE_TIME, CLOSING, find};
 use others::Others;
@@ -185,6 +186,7 @@ pub(crate) fn server_facts(served: &Served) -> Value {
         facts[name] = mounts.first().map_or(Value::Null, |first| first[name].clone());
     }
     facts["mounts"] = json!(mounts);
+    facts["hand_overs"] = json!(served.mounts.hand_overs());
     facts["is_ending"] = json!(!served.lasts && served.mounts.is_ending());
     facts
 }
@@ -472,15 +474,28 @@ pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> anyhow:
     Ok(stream.write_all(&line)?)
 }
 
-/// Returns what the other side sends, at most `bytes_max` of it, within `patience`.
+/// Returns the next message of the other side, of at most `bytes_max`.
+pub(crate) fn receive_until<T: DeserializeOwned>(
+    until: &mut Until<'_>,
+    bytes_max: u64,
+) -> anyhow::Result<T> {
+    Ok(serde_json::from_slice(&read_line(until, bytes_max)?)?)
+}
+
+/// Returns what the other side sends, at most `bytes_max` of it.
+fn read_line(until: &mut Until<'_>, bytes_max: u64) -> std::io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    BufReader::new(until).take(bytes_max).read_until(b'\n', &mut line)?;
+    Ok(line)
+}
+
+/// Returns what the other side sends, at most `bytes_max` of it, all of it within `patience`.
 fn receive_line(
     stream: &UnixStream,
     bytes_max: u64,
     patience: Duration,
 ) -> anyhow::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(patience))?;
-    let mut line = Vec::new();
-    BufReader::new(stream).take(bytes_max).read_until(b'\n', &mut line)?;
+    let line = read_line(&mut Until::new(stream, patience), bytes_max)?;
     anyhow::ensure!(
         !line.is_empty(),
         "the other side ended before it answered: what was asked for may be done or not; \

@@ -32,6 +32,7 @@ use crate::mounts::Mounts;
 use crate::places::Places;
 use crate::status::{self, Answer, CLOSING};
 use crate::tree::Rules;
+use crate::until::Until;
 use crate::uses::{Claim, Use};
 
 /// Transfers that a server does at a time: each holds a thread and some megabytes.
@@ -188,7 +189,7 @@ fn serve(
     peer: Peer,
 ) -> anyhow::Result<Value> {
     status::send(stream, &Answer::Ready)?;
-    let mut file = take_descriptor(stream)?;
+    let mut file = take_descriptor(&Until::new(stream, DESCRIPTOR_TIME))?;
     let (mut last, mut has_gone) = (Instant::now(), false);
     let mut progress = |done, total| {
         if last.elapsed() >= PROGRESS_INTERVAL {
@@ -201,8 +202,8 @@ fn serve(
 }
 
 /// Receives a descriptor, which comes with a byte.
-pub(crate) fn take_descriptor(stream: &UnixStream) -> anyhow::Result<File> {
-    stream.set_read_timeout(Some(DESCRIPTOR_TIME))?;
+pub(crate) fn take_descriptor(until: &Until<'_>) -> anyhow::Result<File> {
+    let stream = until.stream()?;
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut mark = [0; DESCRIPTOR_MARK.len()];
@@ -314,13 +315,17 @@ mod tests {
         let file = File::from(std::os::fd::OwnedFd::from(write));
         pass_descriptor(&here, &file).expect("there is room");
         drop(file);
-        let mut taken = take_descriptor(&there).expect("it was passed");
+        let mut taken =
+            take_descriptor(&Until::new(&there, DESCRIPTOR_TIME)).expect("it was passed");
         taken.write_all(b"here").expect("somebody reads");
         drop(taken);
         let mut text = String::new();
         read.read_to_string(&mut text).expect("it ends");
         assert_eq!(text, "here");
         (&here).write_all(b".").expect("there is room");
-        assert!(take_descriptor(&there).is_err(), "a byte alone is no descriptor");
+        assert!(
+            take_descriptor(&Until::new(&there, DESCRIPTOR_TIME)).is_err(),
+            "a byte alone is no descriptor"
+        );
     }
 }

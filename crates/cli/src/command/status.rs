@@ -58,6 +58,7 @@ pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
         let directory = printable(&directory.to_string_lossy());
         let _ = writeln!(text, "  also: {pool}{} on {directory}", named(*fileset));
     }
+    text.push_str(&hand_overs_of(&found.status["server"]));
     if !found.advice().is_empty() {
         let _ = writeln!(text, "  {}", found.advice());
     }
@@ -82,6 +83,17 @@ pub(crate) fn text_of(found: &Found, is_verbose: bool) -> String {
         flatten(&mut text, 1, &counts);
     }
     text
+}
+
+/// Returns a line for each mount that a client is handing over: its fileset is held meanwhile.
+fn hand_overs_of(server: &Value) -> String {
+    let line = |it: &Value| {
+        let fileset = it["fileset"].as_str().map_or_else(|| "the pool".to_owned(), printable);
+        let by = it["mounter"].as_u64().map_or(String::new(), |uid| format!(", by user {uid}"));
+        let (directory, seconds) = (word(it, "directory"), count(it, "seconds"));
+        format!("  being mounted: {fileset} on {directory}{by}, for {seconds} s\n")
+    };
+    server["hand_overs"].as_array().into_iter().flatten().map(line).collect()
 }
 
 /// Draws the devices of a pool of several, below the disk groups that they are members of: what

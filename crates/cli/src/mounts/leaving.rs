@@ -35,7 +35,7 @@ impl Mounts {
     /// Whether no mount is left and no more come: the pool is being closed.
     pub(crate) fn is_over(&self) -> bool {
         let list = self.lock();
-        list.is_closing && list.mounted.is_empty() && list.coming == 0
+        list.is_closing && !list.is_any()
     }
 
     /// Whether none of the mounts answers any more and none is coming: a server that has nothing
@@ -43,7 +43,7 @@ impl Mounts {
     pub(crate) fn is_ending(&self) -> bool {
         let list = self.lock();
         let is_left = list.mounted.iter().any(|it| !it.session.has_gone());
-        list.coming == list.leaving && !is_left
+        list.coming.is_empty() && !is_left
     }
 
     /// Whether a mount that the kernel has ended is still to be let go of.

@@ -368,6 +368,7 @@ impl Hub {
         drop(current);
         for (index, served) in self.pools.iter().enumerate() {
             served.roles.set(config.grants_of(index));
+            served.mounts.end_without_role(&served.roles, Peer::own());
         }
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, config));
         Ok(())

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,11 +12,12 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{Answer, Answering, Question, Served};
-use super::{bug, closing_facts, not_understood, send, status_of};
+use super::{bug, closing_facts, not_understood, read_line, send, status_of};
 use crate::control::{self, Peer};
 use crate::mounts::{Maker, MountSpec};
 use crate::places::{Place, Places};
 use crate::roles::{Role, Roles};
+use crate::until::Until;
 
 /// Questions of mounters and readers that a server listens to at a time.
 pub(super) const OTHERS_MAX: usize = 16;
@@ -149,9 +149,7 @@ fn answer_other(
     (peer, own): (Peer, Peer),
 ) -> anyhow::Result<()> {
     let Answering { served, pool, others, .. } = answering;
-    let until = Until { stream, end: Instant::now() + OTHERS_TIME };
-    let mut line = Vec::new();
-    BufReader::new(until).take(control::LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+    let line = read_line(&mut Until::new(stream, OTHERS_TIME), control::LINE_BYTES_MAX)?;
     let question = match serde_json::from_slice(&line) {
         Ok(question) => question,
         Err(error) => return send(stream, &Answer::Error(not_understood(&error))),
@@ -193,22 +191,4 @@ fn answer_other(
         | Question::Transfer { .. } => Answer::Error(role.refusal(peer, Some(own))),
     };
     send(stream, &answer)
-}
-
-/// Reads until a moment, however slowly the other side sends.
-struct Until<'s> {
-    stream: &'s UnixStream,
-    end: Instant,
-}
-
-impl Read for Until<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
-        let left = self.end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        self.stream.set_read_timeout(Some(left))?;
-        let mut stream = self.stream;
-        stream.read(bytes)
-    }
 }
