@@ -1,7 +1,8 @@
 //! `holdfast serve`: opens pools and serves them over the network until a signal comes.
 
+mod ports;
+
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,9 +63,9 @@ pub(crate) fn run(args: &ServeArgs, backend: &dyn Backend, output: &Output) -> a
     start_log(args.log_file.as_deref())?;
     raise_descriptor_limit();
     // Before pools are opened, which may take a while: who is told that they are served can ask.
-    let nfs = plan.nfs.map(|address| listen(address, "--nfs")).transpose()?;
-    let portmap = plan.portmap.map(listen_both).transpose()?;
-    let web = plan.http.address.map(|address| listen(address, "--listen")).transpose()?;
+    let nfs = plan.nfs.map(|address| ports::bind(address, "--nfs")).transpose()?;
+    let portmap = plan.portmap.map(ports::bind_both).transpose()?;
+    let web = plan.http.address.map(|address| ports::listen(address, "--listen")).transpose()?;
     let mut pools = Vec::new();
     let opened = plan.pools.iter().try_for_each(|options| {
         let pool = backend.open(options)?;
@@ -104,21 +105,14 @@ fn serve(
     // Before anybody can set one: a file is written whole.
     hub.read_schedules()?;
     hub.read_scrubs(now_seconds());
-    let (portmap, asked_by_udp) = portmap.unzip();
-    let start = |(nfs, socket): (&Nfs, _)| Portmapper::start(Arc::clone(&nfs.service), socket);
-    let _portmapper =
-        hub.nfs.as_ref().zip(asked_by_udp).map(start).transpose().context("--portmap")?;
-    if let Some((nfs, listener)) = hub.nfs.as_ref().zip(listener) {
-        let listeners = [listener].into_iter().chain(portmap).collect();
-        let options = ServerOptions { thread_count: plan.threads, ..ServerOptions::default() };
-        nfs.begin(Server::start(Arc::clone(&nfs.service), listeners, &options)?);
-    }
     let first = status::socket_of(&hub.pools[0].path)?.with_extension("http");
     let http = HttpServer::start(&hub, &plan.http, web, &first)?;
     let mut sockets = Vec::new();
     for index in 0..hub.pools.len() {
         sockets.push(answer_status(&hub, index, args, &http)?);
     }
+    // Clients come in when administrators can ask about them.
+    let _portmapper = begin_nfs(&hub, plan.threads, (listener, portmap))?;
     let clock = Timetable::start(&hub)?;
     tell(&hub, &http, output);
     notify::tell("READY=1");
@@ -148,6 +142,24 @@ fn serve(
     }
     unmounted?;
     Ok(sockets)
+}
+
+/// Opens the ports of NFS to clients. Returns what answers for the portmapper by UDP.
+fn begin_nfs(
+    hub: &Hub,
+    thread_count: usize,
+    (listener, portmap): (Option<TcpListener>, Option<(TcpListener, UdpSocket)>),
+) -> anyhow::Result<Option<Portmapper>> {
+    let Some((nfs, listener)) = hub.nfs.as_ref().zip(listener) else { return Ok(None) };
+    let (portmap, asked_by_udp) = portmap.unzip();
+    ports::open(&listener, "--nfs")?;
+    portmap.iter().try_for_each(|listener| ports::open(listener, "--portmap"))?;
+    let start = |socket| Portmapper::start(Arc::clone(&nfs.service), socket);
+    let portmapper = asked_by_udp.map(start).transpose().context("--portmap")?;
+    let listeners = [listener].into_iter().chain(portmap).collect();
+    let options = ServerOptions { thread_count, ..ServerOptions::default() };
+    nfs.begin(Server::start(Arc::clone(&nfs.service), listeners, &options)?);
+    Ok(portmapper)
 }
 
 /// Refuses two pools of one identity: one is a copy of the other, and what is kept of a pool, and
@@ -260,51 +272,6 @@ fn tell(hub: &Hub, http: &HttpServer, output: &Output) {
     }
     output.fact(&text, &facts);
     output.remark("Serving; ^C closes and ends.");
-}
-
-fn listen(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .map_err(|error| anyhow::anyhow!("{option} {address}: {}", why_deaf(&error, address)))
-}
-
-/// The first port that needs no privilege, unless the machine is told otherwise.
-const PRIVILEGED_PORTS_END: u16 = 1024;
-
-/// Says why nothing can listen at `address`, and what to do.
-fn why_deaf(error: &std::io::Error, address: SocketAddr) -> String {
-    let port = address.port();
-    let kind = error.kind();
-    if kind == ErrorKind::AddrInUse {
-        format!(
-            "another program listens at this port (`ss -lnp sport = :{port}` shows it): end that, \
-             or give another port"
-        )
-    } else if kind == ErrorKind::AddrNotAvailable {
-        "this machine has no such address: give one of its own, or 0.0.0.0 for all".to_owned()
-    } else if kind == ErrorKind::PermissionDenied && port >= PRIVILEGED_PORTS_END {
-        format!(
-            "the system forbids it, and not for want of privilege, for port {port} is open to all: \
-             a security module (SELinux, AppArmor; `journalctl -k` tells), the unit's SocketBind \
-             rules, or net.ipv4.ip_unprivileged_port_start: allow it there, or give another port"
-        )
-    } else if kind == ErrorKind::PermissionDenied {
-        format!(
-            "port {port} is for programs of root, as all below 1024 are: give another port, or the \
-             capability CAP_NET_BIND_SERVICE"
-        )
-    } else {
-        format!("cannot listen there: {error}")
-    }
-}
-
-/// Listens for a portmapper's questions, by TCP and UDP.
-fn listen_both(address: SocketAddr) -> anyhow::Result<(TcpListener, UdpSocket)> {
-    let listener = listen(address, "--portmap")?;
-    let address = listener.local_addr().context("--portmap")?;
-    let socket = UdpSocket::bind(address).map_err(|error| {
-        anyhow::anyhow!("--portmap {address} by UDP: {}", why_deaf(&error, address))
-    })?;
-    Ok((listener, socket))
 }
 
 /// Lets the process have as many connections as the administrator allows it.
@@ -489,27 +456,5 @@ fn two_pools_of_one_identity_are_refused() {
     drop((apart, copies));
     for pool in [one, other] {
         pool.close().expect("memory does not fail");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Goal: only of a port that needs privilege it is said that root may have it.
-    #[test]
-    fn why_nothing_listens_is_told_by_port() {
-        let told = |port: u16, errno: i32| {
-            let address = SocketAddr::from(([127, 0, 0, 1], port));
-            why_deaf(&std::io::Error::from_raw_os_error(errno), address)
-        };
-        for errno in [libc::EACCES, libc::EPERM] {
-            for (port, is_of_root) in [(111, true), (1023, true), (1024, false), (2049, false)] {
-                let text = told(port, errno);
-                assert_eq!(text.contains("programs of root"), is_of_root, "{text}");
-                assert_eq!(text.contains("security module"), !is_of_root, "{text}");
-            }
-        }
-        assert!(told(111, libc::EADDRINUSE).contains("another program"));
     }
 }

@@ -126,8 +126,9 @@ impl Hub {
         }
         self.resolve_arriving(&mut files)?;
         for (index, kept) in &files {
+            let names = self.names_of(*index);
             for spec in &kept.exports {
-                self.serve_kept(*index, spec, kept.fileset_of(&spec.name));
+                self.serve_kept(&names, spec, kept.fileset_of(&spec.name));
             }
         }
         Ok(!files.is_empty())

@@ -8,6 +8,7 @@
 //! Whose it is does not change meanwhile: an export goes by the identity of its fileset. Another
 //! fileset that gets the name is not exported in its place.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -81,15 +82,40 @@ impl AllUnserved {
     }
 }
 
+/// The names of the filesets of a pool, read once for all of its exports, and only if one asks:
+/// with the names read for each, a start took as long as exports times filesets.
+pub(super) struct Names<'h> {
+    hub: &'h Hub,
+    index: usize,
+    read: OnceCell<BTreeMap<FilesetUuid, String>>,
+}
+
+impl Names<'_> {
+    /// Returns the name of a fileset. What could not be read is read again for the next.
+    fn of(&self, fileset: FilesetUuid) -> Result<Option<String>, BackendError> {
+        if self.read.get().is_none() {
+            let _ = self.read.set(self.hub.fileset_names(self.index)?);
+        }
+        Ok(self.read.get().and_then(|names| names.get(&fileset)).cloned())
+    }
+}
+
 impl Hub {
-    /// Exports what is kept of the pool of number `index`, or notes why it can't be served.
+    /// Returns the names of the filesets of the pool of number `index`, as they are when the first
+    /// is asked for.
+    pub(super) fn names_of(&self, index: usize) -> Names<'_> {
+        Names { hub: self, index, read: OnceCell::new() }
+    }
+
+    /// Exports what is kept of a pool, or notes why it can't be served.
     pub(super) fn serve_kept(
         &self,
-        index: usize,
+        names: &Names<'_>,
         spec: &ExportSpec,
         fileset: Option<FilesetUuid>,
     ) -> bool {
-        let served = self.try_kept(index, spec, fileset);
+        let index = names.index;
+        let served = self.try_kept(names, spec, fileset);
         let Err(error) = served else { return true };
         let why = error.to_string();
         let before = self.unserved.take(index, &spec.name);
@@ -102,16 +128,17 @@ impl Hub {
 
     fn try_kept(
         &self,
-        index: usize,
+        names: &Names<'_>,
         spec: &ExportSpec,
         fileset: Option<FilesetUuid>,
     ) -> Result<(), BackendError> {
+        let index = names.index;
         let served = &self.pools[index];
         self.served_by_nfs(served)?;
         let Some(fileset) = fileset else {
             return self.export(index, spec, ExportSource::Kept);
         };
-        let name = self.fileset_names(index)?.remove(&fileset);
+        let name = names.of(fileset)?;
         // A server that was opened with a clone has that as its main one, and by no other name.
         if name.is_none() && fileset == served.pool.file_system().main_fileset() {
             let spec = ExportSpec { fileset: None, ..spec.clone() };
@@ -143,9 +170,9 @@ impl Hub {
 
     /// As [`Hub::serve_unserved`], of one pool. Who calls changes exports alone (SV2).
     pub(super) fn try_unserved(&self, index: usize) {
-        let mut is_changed = false;
+        let (names, mut is_changed) = (self.names_of(index), false);
         for Unserved { spec, fileset, .. } in self.unserved.of(index) {
-            if self.serve_kept(index, &spec, fileset) {
+            if self.serve_kept(&names, &spec, fileset) {
                 self.unserved.take(index, &spec.name);
                 tracing::warn!(export = spec.name, "it is served again");
                 is_changed = true;

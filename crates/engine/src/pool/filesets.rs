@@ -106,8 +106,10 @@ impl Pool {
     pub fn filesets_from(&self, from: u32, count: usize) -> FsResult<Vec<FilesetInfo>> {
         let all = self.core.list_filesets(from, count)?;
         let index = self.core.filesets.table.lock(&self.core.store)?;
-        let freed = index.nodes().filter(|node| node.is_deleted()).map(|node| node.family);
-        let freed: BTreeSet<FilesetId> = freed.collect();
+        // Of the families in this part of the list alone: a list in parts costs what it has.
+        let families: BTreeSet<FilesetId> = all.iter().map(|(_, node)| node.family).collect();
+        let is_freed = |family: &FilesetId| index.family(*family).any(Node::is_deleted);
+        let freed: BTreeSet<FilesetId> = families.into_iter().filter(is_freed).collect();
         let info = |(name, node): (String, Node)| {
             let slot = node.slot;
             let holds = index.holds_of(slot).map(|hold| hold.as_str().to_owned()).collect();

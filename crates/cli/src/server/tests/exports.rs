@@ -111,10 +111,42 @@ fn what_is_kept_goes_by_the_identity_of_its_fileset() {
     assert!(text.contains("\"home\"") && !text.contains("/a\""), "{text}");
     // What is no name is in no list of the server, and what is one too many is refused.
     for count in 0..unserved::KEPT_MAX - 1 {
-        hub.serve_kept(0, &spec(&format!("/{count}"), Some("none")), None);
+        hub.serve_kept(&hub.names_of(0), &spec(&format!("/{count}"), Some("none")), None);
     }
     let refused = add(&hub, "/more", "a").expect_err("there are enough");
     assert!(refused.contains("1023 of them not served: remove one"), "{refused}");
+    pool.close().expect("memory does not fail");
+    std::fs::remove_dir_all(&state).expect("it is ours");
+}
+
+/// Goal: a start with many exports lists the filesets of a pool once, not once for each, and so
+/// does each later try at those that can't be served.
+#[test]
+fn many_exports_list_the_filesets_of_a_pool_once() {
+    const EXPORTS: usize = 40;
+    let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
+    let state = new_directory("many");
+    let counted = super::scrubs::Mirror::new(&pool);
+    let counting: Arc<dyn OpenPool> = Arc::<super::scrubs::Mirror>::clone(&counted);
+    let hub = hub_of(&counting, &state);
+    assert_eq!(asked(&hub, &create("a")), Ok(Answer::Done));
+    assert_eq!(asked(&hub, &create("gone")), Ok(Answer::Done));
+    for count in 0..EXPORTS {
+        let fileset = if count % 2 == 0 { "a" } else { "gone" };
+        assert_eq!(add(&hub, &format!("/{count}"), fileset), Ok(Answer::Done));
+    }
+    drop(hub);
+    pool.control(&Request::FilesetDelete { name: "gone".to_owned() }, Peer::own()).expect("unused");
+    let hub = hub_of(&counting, &state);
+    let lists = || counted.lists.swap(0, std::sync::atomic::Ordering::Relaxed);
+    lists();
+    assert!(hub.export_kept().expect("it is whole"));
+    assert_eq!((exported(&hub, 0).len(), hub.unserved.count()), (EXPORTS / 2, EXPORTS / 2));
+    // What `exported` asks for is one more.
+    assert_eq!(lists(), 2);
+    hub.serve_unserved();
+    assert_eq!((lists(), hub.unserved.count()), (1, EXPORTS / 2));
+    drop((hub, counting, counted));
     pool.close().expect("memory does not fail");
     std::fs::remove_dir_all(&state).expect("it is ours");
 }

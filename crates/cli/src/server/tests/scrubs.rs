@@ -1,7 +1,7 @@
 //! Tests of scrubs by schedule, and of what the configuration says of schedules.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::control::{Counts, ScrubEvery, ScrubFacts, ScrubSchedule};
@@ -11,23 +11,26 @@ use crate::server::scrubs::SaidBy;
 
 const DAY: u64 = 24 * 3600;
 
-/// A pool that says that it is a mirror, and notes its scrubs.
-struct Mirror {
+/// A pool that says that it is a mirror, and notes its scrubs and how often its filesets are
+/// listed.
+pub(super) struct Mirror {
     pool: Arc<dyn OpenPool>,
     is_degraded: AtomicBool,
     refuses: AtomicBool,
     scrub: Mutex<Option<ScrubFacts>>,
     begun: Mutex<u64>,
+    pub(super) lists: AtomicUsize,
 }
 
 impl Mirror {
-    fn new(pool: &Arc<dyn OpenPool>) -> Arc<Mirror> {
+    pub(super) fn new(pool: &Arc<dyn OpenPool>) -> Arc<Mirror> {
         Arc::new(Mirror {
             pool: Arc::clone(pool),
             is_degraded: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
             scrub: Mutex::default(),
             begun: Mutex::default(),
+            lists: AtomicUsize::new(0),
         })
     }
 
@@ -108,6 +111,9 @@ impl OpenPool for Mirror {
             }
             other => {
                 drop(scrub);
+                if matches!(other, Request::FilesetList { .. }) {
+                    self.lists.fetch_add(1, Ordering::Relaxed);
+                }
                 self.pool.control(other, peer)
             }
         }

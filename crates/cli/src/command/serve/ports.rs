@@ -1,0 +1,132 @@
+//! The ports of `holdfast serve`: taken before pools are opened, so that one that is not free is
+//! told at once, and opened to clients when administrators can ask.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+
+/// Connections that wait to be accepted; the kernel takes `net.core.somaxconn` where that is less.
+const QUEUE_MAX: i32 = 4096;
+/// How long a port that is taken twice is tried to be opened.
+const OPEN_TIME: Duration = Duration::from_secs(2);
+const OPEN_POLL: Duration = Duration::from_millis(20);
+
+/// Listens at once.
+pub(super) fn listen(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).map_err(|error| refusal(&error, (address, option)))
+}
+
+/// Takes a port, for [`open`]: until then connections are refused.
+pub(super) fn bind(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
+    let bound = || {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // As std: connections of an earlier server that are closing are no reason to fail.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        net::bind(&socket, &address)?;
+        Ok(TcpListener::from(socket))
+    };
+    bound().map_err(|errno: Errno| refusal(&errno.into(), (address, option)))
+}
+
+/// Lets connections in at a port that [`bind`] has taken.
+pub(super) fn open(listener: &TcpListener, option: &str) -> anyhow::Result<()> {
+    let address = listener.local_addr().context(option.to_owned())?;
+    let begun = Instant::now();
+    loop {
+        match net::listen(listener, QUEUE_MAX) {
+            Ok(()) => return Ok(()),
+            // A second server that is started by mistake has it too, until its pools are refused.
+            Err(Errno::ADDRINUSE) if begun.elapsed() < OPEN_TIME => {
+                std::thread::park_timeout(OPEN_POLL);
+            }
+            Err(errno) => return Err(refusal(&errno.into(), (address, option))),
+        }
+    }
+}
+
+fn refusal(error: &std::io::Error, (address, option): (SocketAddr, &str)) -> anyhow::Error {
+    anyhow::anyhow!("{option} {address}: {}", why_deaf(error, address))
+}
+
+/// The first port that needs no privilege, unless the machine is told otherwise.
+const PRIVILEGED_PORTS_END: u16 = 1024;
+
+/// Says why nothing can listen at `address`, and what to do.
+fn why_deaf(error: &std::io::Error, address: SocketAddr) -> String {
+    let port = address.port();
+    let kind = error.kind();
+    if kind == ErrorKind::AddrInUse {
+        format!(
+            "another program listens at this port (`ss -lnp sport = :{port}` shows it): end that, \
+             or give another port"
+        )
+    } else if kind == ErrorKind::AddrNotAvailable {
+        "this machine has no such address: give one of its own, or 0.0.0.0 for all".to_owned()
+    } else if kind == ErrorKind::PermissionDenied && port >= PRIVILEGED_PORTS_END {
+        format!(
+            "the system forbids it, and not for want of privilege, for port {port} is open to all: \
+             a security module (SELinux, AppArmor; `journalctl -k` tells), the unit's SocketBind \
+             rules, or net.ipv4.ip_unprivileged_port_start: allow it there, or give another port"
+        )
+    } else if kind == ErrorKind::PermissionDenied {
+        format!(
+            "port {port} is for programs of root, as all below 1024 are: give another port, or the \
+             capability CAP_NET_BIND_SERVICE"
+        )
+    } else {
+        format!("cannot listen there: {error}")
+    }
+}
+
+/// Takes the ports for a portmapper's questions, by TCP, for [`open`], and UDP.
+pub(super) fn bind_both(address: SocketAddr) -> anyhow::Result<(TcpListener, UdpSocket)> {
+    let listener = bind(address, "--portmap")?;
+    let address = listener.local_addr().context("--portmap")?;
+    let socket = UdpSocket::bind(address).map_err(|error| {
+        anyhow::anyhow!("--portmap {address} by UDP: {}", why_deaf(&error, address))
+    })?;
+    Ok((listener, socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    /// Goal: only of a port that needs privilege it is said that root may have it.
+    #[test]
+    fn why_nothing_listens_is_told_by_port() {
+        let told = |port: u16, errno: i32| {
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            why_deaf(&std::io::Error::from_raw_os_error(errno), address)
+        };
+        for errno in [libc::EACCES, libc::EPERM] {
+            for (port, is_of_root) in [(111, true), (1023, true), (1024, false), (2049, false)] {
+                let text = told(port, errno);
+                assert_eq!(text.contains("programs of root"), is_of_root, "{text}");
+                assert_eq!(text.contains("security module"), !is_of_root, "{text}");
+            }
+        }
+        assert!(told(111, libc::EADDRINUSE).contains("another program"));
+    }
+
+    /// Goal: a port that is taken lets nobody in before it is opened, and is told as taken to the
+    /// next that wants it open.
+    #[test]
+    fn a_port_that_is_taken_lets_nobody_in_before_it_is_opened() {
+        let taken = bind(SocketAddr::from(([127, 0, 0, 1], 0)), "--nfs").expect("there is a port");
+        let address = taken.local_addr().expect("it is bound");
+        let refused = TcpStream::connect(address).expect_err("it is not open");
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        open(&taken, "--nfs").expect("it is free");
+        drop(TcpStream::connect(address).expect("it is open"));
+        let other = bind(address, "--nfs").expect_err("it is taken");
+        assert!(other.to_string().contains("another program listens"), "{other}");
+    }
+}
