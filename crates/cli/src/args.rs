@@ -35,6 +35,9 @@ pub(crate) struct Arguments {
     /// Print facts as JSON, one object a line
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// Print facts, warnings and errors alone: no progress, and no advice
+    #[arg(long, global = true)]
+    pub(crate) quiet: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

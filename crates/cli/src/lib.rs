@@ -55,7 +55,7 @@ pub fn run(arguments: &[OsString], backend: &dyn Backend, relaunch: &Relaunch) -
         Ok(parsed) => parsed,
         Err(error) => return refuse(&error, arguments),
     };
-    let output = Output::new(parsed.json);
+    let output = Output::new(parsed.json).quiet(parsed.quiet);
     match dispatch(&parsed.command, backend, relaunch, &output) {
         Ok(code) => code,
         Err(error) => {

@@ -1,7 +1,10 @@
-//! What the program prints: text for people, JSON for programs, progress for both.
+//! What the program prints: text for people, JSON for programs, progress for whoever watches.
 //!
 //! Facts go to standard output, everything else to standard error, so that `--json` is one object a
-//! line and nothing between. A reader that has gone away is not an error.
+//! line and nothing between. A reader that has gone away is not an error. Progress is a bar on a
+//! terminal; a pipe, a file and the journal of a timer get none, but of the runs of a laboratory
+//! that take hours and whose log is read meanwhile. With `--quiet` there are facts, warnings and
+//! errors.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -10,19 +13,25 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serializer;
 use serde_json::{Value, json};
 
-/// Progress without a terminal is a line at each of these steps, in percent.
+/// Progress in a log is a line at each of these steps, in percent.
 const PLAIN_STEP_PERCENT: u64 = 10;
 
 /// Where facts go.
 #[derive(Debug)]
 pub(crate) struct Output {
     is_json: bool,
+    is_quiet: bool,
 }
 
 impl Output {
     /// Returns an output for people, or for programs.
     pub(crate) fn new(is_json: bool) -> Output {
-        Output { is_json }
+        Output { is_json, is_quiet: false }
+    }
+
+    /// Says neither what is being done nor what to do next, if `is_quiet`.
+    pub(crate) fn quiet(self, is_quiet: bool) -> Output {
+        Output { is_quiet, ..self }
     }
 
     /// Whether facts are for programs.
@@ -39,8 +48,15 @@ impl Output {
 
     /// Says something that is no fact: what is being done, what to do next.
     pub(crate) fn remark(&self, text: &str) {
-        if !self.is_json {
+        if !self.is_json && !self.is_quiet {
             let _ = writeln!(std::io::stderr(), "{text}");
+        }
+    }
+
+    /// Says what was not asked for and should be known.
+    pub(crate) fn warning(&self, text: &str) {
+        if !self.is_json {
+            let _ = writeln!(std::io::stderr(), "Warning: {text}");
         }
     }
 
@@ -54,17 +70,20 @@ impl Output {
         }
     }
 
-    /// Returns a progress report: a bar on a terminal, plain lines elsewhere, nothing with JSON.
+    /// Returns a progress report: a bar on a terminal, else nothing.
     pub(crate) fn progress(&self) -> Progress {
-        if self.is_json {
-            Progress::Silent
-        } else if std::io::stderr().is_terminal() {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            bar.set_style(bar_style());
-            Progress::Bar(bar)
-        } else {
-            Progress::Plain(PlainProgress::default())
+        if self.is_json || self.is_quiet || !std::io::stderr().is_terminal() {
+            return Progress::Silent;
         }
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        bar.set_style(bar_style());
+        Progress::Bar(bar)
+    }
+
+    /// As [`Output::progress`], of a run of the laboratory: plain lines for a log.
+    pub(crate) fn progress_of_run(&self) -> Progress {
+        let is_log = !self.is_json && !self.is_quiet && !std::io::stderr().is_terminal();
+        if is_log { Progress::Plain(PlainProgress::default()) } else { self.progress() }
     }
 }
 
@@ -101,7 +120,7 @@ fn bar_style() -> ProgressStyle {
 /// How far a long command is.
 #[derive(Debug)]
 pub(crate) enum Progress {
-    /// A program reads the result.
+    /// Nobody watches.
     Silent,
     /// Somebody watches.
     Bar(ProgressBar),
@@ -174,6 +193,23 @@ mod tests {
     fn what_is_printed_commands_no_terminal() {
         assert_eq!(printable("a\nb\u{1b}[31m\u{9b}"), "a\\nb\\u{1b}[31m\\u{9b}");
         assert_eq!(printable("caf\u{e9} 1"), "caf\u{e9} 1");
+    }
+
+    /// Goal: where no terminal is, only the runs of a laboratory tell how far they are, and with
+    /// `--quiet` or `--json` those neither. Method: standard error of a test is no terminal, or
+    /// nothing is looked at.
+    #[test]
+    fn progress_is_for_a_terminal_and_for_the_logs_of_runs() {
+        if std::io::stderr().is_terminal() {
+            return;
+        }
+        let output = || Output::new(false);
+        assert!(matches!(output().progress(), Progress::Silent));
+        assert!(matches!(output().progress_of_run(), Progress::Plain(_)));
+        for output in [output().quiet(true), Output::new(true)] {
+            assert!(matches!(output.progress(), Progress::Silent));
+            assert!(matches!(output.progress_of_run(), Progress::Silent));
+        }
     }
 
     #[test]

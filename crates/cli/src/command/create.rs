@@ -26,7 +26,7 @@ pub(crate) fn run(args: &CreateArgs, backend: &dyn Backend, output: &Output) -> 
     let facts = json!({ "created": devices.join(","), "pool": report });
     output.fact(&text_of(&first, &report), &facts);
     for warning in &report.warnings {
-        output.remark(&format!("Warning: {warning}"));
+        output.warning(warning);
     }
     Ok(exit::DONE)
 }

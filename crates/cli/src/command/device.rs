@@ -66,8 +66,8 @@ fn list_by_labels(
     for device in all {
         output.fact(&line_of(&device, has_groups), &json!(device));
     }
-    output.remark(&format!(
-        "Warning: the pool could not be opened, so the list shows what the labels say: {refused}"
+    output.warning(&format!(
+        "the pool could not be opened, so the list shows what the labels say: {refused}"
     ));
     Ok(exit::DONE)
 }

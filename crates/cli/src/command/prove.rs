@@ -26,7 +26,7 @@ pub(crate) fn run(args: &ProveArgs, backend: &dyn Backend, output: &Output) -> a
         failures: args.failures,
         export: args.export_log.clone(),
     };
-    let mut progress = output.progress();
+    let mut progress = output.progress_of_run();
     let report = backend.prove(&options, &mut |what, done, total| progress.tell(what, done, total));
     progress.finish();
     let report = report?;

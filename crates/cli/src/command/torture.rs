@@ -17,7 +17,7 @@ pub(crate) fn run(
     if args.seeds == 0 || args.seed.checked_add(args.seeds).is_none() {
         return Err(UsageError::new("--seeds must be at least 1, and --seed + --seeds fit").into());
     }
-    let mut progress = output.progress();
+    let mut progress = output.progress_of_run();
     let of = match (args.filesets, args.clones) {
         (true, _) => TortureOf::Filesets,
         (false, true) => TortureOf::Clones,

@@ -16,7 +16,7 @@ use super::mount::{check_threads, start_log_of};
 use crate::args::tree::{ExportTreeArgs, HowArgs, ImportArgs};
 use crate::backend::Backend;
 use crate::exit::{self, UsageError};
-use crate::output::{Output, Progress, printable};
+use crate::output::{Output, printable};
 use crate::size::ByteSize;
 use crate::status;
 use crate::transfer::{Transfer, TreeSpec};
@@ -239,11 +239,7 @@ fn ask(
     file: File,
     (what, output): (&str, &Output),
 ) -> anyhow::Result<Value> {
-    // Quiet where nobody watches.
-    let mut progress = match output.progress() {
-        Progress::Bar(bar) => Progress::Bar(bar),
-        Progress::Plain(_) | Progress::Silent => Progress::Silent,
-    };
+    let mut progress = output.progress();
     let told = at.transfer(request, file, &mut |done, total| {
         progress.tell(what, done, total);
         true

@@ -191,6 +191,18 @@ fn check_exits_as_fsck_does() {
     assert!(ran.stderr().contains("create --force"), "it says what to do: {}", ran.stderr());
 }
 
+/// Goal: where nobody watches there is the result and nothing else, and with `--quiet` nobody does.
+#[test]
+fn without_a_terminal_there_is_the_result_alone() {
+    let place = Place::new();
+    let pool = place.path("pool.hf");
+    let ran = holdfast(&["check", &pool]).expect(0);
+    assert!(ran.stdout().contains("clean"), "{}", ran.stdout());
+    assert_eq!(ran.stderr(), "");
+    let ran = holdfast(&["torture", "--seeds", "10", "--quiet"]).expect(0);
+    assert_eq!(ran.stderr(), "");
+}
+
 #[test]
 fn torture_names_the_seed_and_how_to_run_it_again() {
     holdfast(&["torture", "--seeds", "10"]).expect(0);

@@ -60,7 +60,7 @@ pub(crate) fn run(
     unique(&targets)?;
     let noise_file = pools.directory().join("noise");
     let mut noise = Noise::start(&noise_file).context("cannot calibrate")?;
-    let mut progress = output.progress();
+    let mut progress = output.progress_of_run();
     let outcome = bench::run::run(&targets, &options, &mut noise, &stop, &mut |what, done, of| {
         progress.tell(what, done, of);
     });

@@ -41,7 +41,7 @@ pub(super) fn run(args: &BenchNfsArgs, output: &Output) -> anyhow::Result<u8> {
         files: args.files,
         seed: args.seed,
     };
-    let mut progress = output.progress();
+    let mut progress = output.progress_of_run();
     let run = nfs::run(&options, &stop, &mut |what, done, of| progress.tell(what, done, of));
     progress.finish();
     let report = match run {
