@@ -3,8 +3,8 @@
 # that `holdfast export list` prints; git, fsx, SQLite, rsync, a long listing, two mounts that do not share a cache,
 # and a server that is killed under load and started again; then a check of the pool.
 #
-#   GUEST             a program that boots a guest with an NFS client and runs a command there; without it: skipped.
-#                     It is called as
+#   GUEST             a program that boots a guest with an NFS client and runs a command there [guest.sh of a folder
+#                     shared/guest beside this project, if it is there; else skipped]. It is called as
 #                       $GUEST --share DIR --server CMD --port N --mem SIZE --timeout SECONDS -- COMMAND...
 #                     DIR is /host in the guest. CMD runs on the host's side of a network that only guest and host
 #                     have, as root, with HOST_IP and GUEST_PORT set, and listens on N before COMMAND begins.
@@ -15,9 +15,20 @@
 #   GUEST_KILLS       [3; full: 20]                          GUEST_RSYNC         [/usr/sbin; full: /usr]
 . "$(dirname "$0")/../mounted/lib.sh"
 NAME=guest-nfs
-[ -n "${GUEST:-}" ] || skip "GUEST names no program that runs a command in a guest"
 [ "$(id -u)" = 0 ] || skip "a guest and its network need root"
+GUEST_BESIDE=$ROOT/../shared/guest/guest.sh
+if [ -z "${GUEST:-}" ]; then
+    [ -x "$GUEST_BESIDE" ] \
+        || skip "GUEST names no program that runs a command in a guest, and ../shared/guest/guest.sh is not there"
+    GUEST=$GUEST_BESIDE
+fi
 find_program
+export GUEST_EXTRA_PKGS=${GUEST_EXTRA_PKGS:-git rsync sqlite3 diffutils}
+if [ "$GUEST" = "$GUEST_BESIDE" ]; then
+    export GUEST_DIR=${GUEST_DIR:-$ROOT/target/guest}
+    [ -d "$GUEST_DIR" ] || say "building the guest once, in $GUEST_DIR"
+    "$GUEST" build || skip "the guest cannot be built: its Debian packages are not to be had"
+fi
 WORK=${WORK:-$(mktemp -d "${TMPDIR:-/tmp}/holdfast-guest.XXXXXX")}
 SHARE=$WORK/share
 mkdir -p "$SHARE"
@@ -45,7 +56,6 @@ END
 "$HOLDFAST" create "$WORK/pool.hf" --size "$POOL_SIZE" >/dev/null
 
 export WORK SHARE HOLDFAST GUEST_KILLS=${GUEST_KILLS:-$(by_scale 3 20)}
-export GUEST_EXTRA_PKGS=${GUEST_EXTRA_PKGS:-git rsync sqlite3 diffutils}
 code=0
 "$GUEST" --share "$SHARE" --server "exec bash $ROOT/scripts/guest/server.sh" --port 2049 --mem 1G \
     --timeout "$(by_scale 600 7200)" -- bash /host/client.sh || code=$?

@@ -41,6 +41,20 @@ fn invocations(text: &str) -> Vec<Vec<&str>> {
     found
 }
 
+/// Goal: whoever tries the program waits for no optimisation across crates, and runs what was
+/// built.
+#[test]
+fn the_demo_is_built_by_its_own_profile() {
+    let demo = document("demo");
+    assert!(demo.contains("cargo build --profile demo -p cli\n"), "{demo}");
+    assert!(demo.contains("exec target/demo/holdfast demo"), "{demo}");
+    let manifest = document("Cargo.toml");
+    let profile = manifest.split_once("[profile.demo]\n").expect("there is one").1;
+    let profile = profile.split("\n[").next().unwrap_or_default();
+    assert!(profile.contains("inherits = \"release\"") && profile.contains("lto = \"off\""));
+    assert!(document("README.md").contains("profile `demo`"));
+}
+
 /// Goal: a command line in a document is one that the program understands.
 #[test]
 fn commands_and_options_in_the_documents_exist() {
