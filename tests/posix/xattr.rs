@@ -205,6 +205,30 @@ behaviours! {
         assert_eq!(names(at, "/f", 0).len(), 3);
     }
 
+    fn user_attributes_of_a_file_have_at_most_256_kib(at) {
+        at.does("create /f file 666\ncreate /d directory 777");
+        for place in ["/f", "/d"] {
+            // Names of 6 bytes: so much is left for the fourth.
+            for (fill, name) in ["a", "b", "c"].iter().enumerate() {
+                at.does(&format!("u5 setxattr {place} user.{name} 65536 {fill} create"));
+            }
+            let left = (256 << 10) - 3 * (65_536 + 6) - 6;
+            for user in ["u5 ", ""] {
+                let past = format!("{user}setxattr {place} user.d {} 1 set", left + 1);
+                at.refuses(&past, &FsError::NoSpace);
+            }
+            at.does(&format!("u5 setxattr {place} user.d {left} 1 set"));
+            at.refuses(&format!("u5 setxattr {place} user.e 0 1 set"), &FsError::NoSpace);
+            // What is no longer than before, what is the superuser's, and what was taken away.
+            at.does(&format!("u5 setxattr {place} user.d {left} 2 replace"));
+            at.does(&format!("setxattr {place} trusted.e 65536 1 set"));
+            at.does(&format!("setxattr {place} security.e 65536 1 set"));
+            at.does(&format!("u5 setxattr {place} user.a 65529 1 set"));
+            at.refuses(&format!("u5 setxattr {place} user.e 2 1 set"), &FsError::NoSpace);
+            at.does(&format!("u5 setxattr {place} user.e 1 1 set"));
+        }
+    }
+
     fn a_changed_program_loses_its_capabilities(at) {
         const NAME: &[u8] = b"security.capability";
         // Revision 2: `cap_net_raw` may be had.

@@ -144,6 +144,18 @@ impl Store {
         })
     }
 
+    /// Calls `each` with every name, and how many bytes its value has.
+    pub(crate) fn attribute_sizes(
+        &self,
+        container: &Anode,
+        each: &mut dyn FnMut(AttributeName<'_>, usize),
+    ) -> FsResult<()> {
+        self.each_entry_page(None, container, &mut |_, bytes| {
+            page::entries(bytes).for_each(|entry| each(entry.name, entry.value_bytes));
+            true
+        })
+    }
+
     fn survey(
         &self,
         change: &Change<'_>,

@@ -362,6 +362,11 @@ impl Tree for PoolTree {
         set.map_err(|error| {
             let mut told = failed(&error);
             told.cause = format!("its attribute {}: {error}", String::from_utf8_lossy(name));
+            if error == FsError::NoSpace {
+                // A file has so much room for them; a pool without room ends at the next content.
+                (told.is_final, told.is_room) = (false, false);
+                told.cause += " (a file has at most 256 KiB of user attributes)";
+            }
             told
         })
     }

@@ -40,6 +40,12 @@ use crate::store::Change;
 
 const STICKY: u16 = 0o1000;
 const ACCESS_BITS: u16 = 0o777;
+/// Most bytes of the names and values of a file's `user.` attributes. Quotas of users do not count
+/// them, and who may write to a file may set them: so a quota of inodes bounds them too. Room for
+/// three values of the largest size, and for as many names as listxattr(2) can return.
+const USER_ATTRIBUTES_BYTES_MAX: usize = 256 << 10;
+const _: () =
+    assert!(USER_ATTRIBUTES_BYTES_MAX >= 3 * ATTRIBUTE_VALUE_BYTES_MAX + ATTRIBUTE_LIST_BYTES_MAX);
 /// Pages that an attribute may take beside its value: an entry page, map pages, the anode's.
 const PAGES_BESIDE_VALUE: u64 = 8;
 /// Value and sizes of `security.capability` (`linux/capability.h`): revisions 2 and 3.
@@ -216,6 +222,7 @@ impl Files<'_> {
                     (false, XattrMode::Set | XattrMode::Create) => self.check_list(anode, name)?,
                     (true, XattrMode::Set | XattrMode::Replace) => {}
                 }
+                self.check_user_bytes(anode, name, value.len())?;
                 self.put_value(change, fileset, anode, name, value).map(|()| true)
             })
         })
@@ -432,6 +439,35 @@ impl Files<'_> {
             bytes += if name.namespace.is_acl() { 0 } else { name.full().len() + 1 };
         })?;
         if bytes > ATTRIBUTE_LIST_BYTES_MAX { Err(FsError::NoSpace) } else { Ok(()) }
+    }
+
+    /// Whether a value of so many bytes leaves the `user.` attributes within their bound. What is
+    /// not longer than before is taken in any case: a file that was received may have more.
+    fn check_user_bytes(
+        &self,
+        anode: &Anode,
+        name: AttributeName<'_>,
+        value_bytes: usize,
+    ) -> FsResult<()> {
+        // Without a container there is only what fits into the anode.
+        let is_bounded = name.namespace == Namespace::User;
+        let container = if is_bounded { self.container(anode, name.namespace)? } else { None };
+        let Some(container) = container else { return Ok(()) };
+        let (mut bytes, mut before) = (name.full().len() + value_bytes, None);
+        let mut each = |it: AttributeName<'_>, value_bytes: usize| {
+            if it == name {
+                before = Some(value_bytes);
+            } else if it.namespace == Namespace::User {
+                bytes += it.full().len() + value_bytes;
+            }
+        };
+        anode.attributes.iter().for_each(|(name, value)| each(name, value.len()));
+        self.store.attribute_sizes(&container, &mut each)?;
+        let is_longer = before.is_none_or(|before| value_bytes > before);
+        if is_longer && bytes > USER_ATTRIBUTES_BYTES_MAX {
+            return Err(FsError::NoSpace);
+        }
+        Ok(())
     }
 
     /// Sets an attribute, in the anode if it fits there (E1).

@@ -13,6 +13,8 @@ const VALUE_BYTES_MAX: usize = 65_536;
 /// All names with a NUL behind each, less the names of the two access lists: what listxattr(2) can
 /// return.
 const LIST_BYTES_MAX: usize = 65_536 - 49;
+/// Names and values of `user.` attributes.
+const USER_BYTES_MAX: usize = 256 << 10;
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 /// What names begin with.
@@ -185,6 +187,14 @@ impl State {
                     return Err(FsError::NoSpace);
                 }
             }
+        }
+        let length = |it: &[u8]| node.attributes.get(it).map_or(0, Vec::len);
+        let is_longer = !node.attributes.contains_key(name) || value.len() > length(name);
+        let others = node.attributes.keys().filter(|it| it.starts_with(b"user.") && *it != name);
+        let others: usize = others.map(|it| it.len() + length(it)).sum();
+        let is_past = others + name.len() + value.len() > USER_BYTES_MAX;
+        if space == Space::User && is_longer && is_past {
+            return Err(FsError::NoSpace);
         }
         node.attributes.insert(name.to_vec(), value.to_vec());
         node.ctime = asked.now;

@@ -194,6 +194,30 @@ fn attributes_cost_no_content() {
     pool.close().expect("memory does not fail");
 }
 
+/// Goal: attributes for which a file has no room are told, and cost neither content, nor rights,
+/// nor what follows in the archive.
+#[test]
+fn attributes_without_room_are_told_and_the_import_goes_on() {
+    let pool = pool(64 << 20);
+    let fs = pool.file_system();
+    let inside = tree_of(&fs, "/");
+    let value = vec![b'v'; 65_536];
+    let keys: Vec<String> = (0..5).map(|it| format!("SCHILY.xattr.user.{it}")).collect();
+    let mut records: Vec<(&str, &[u8])> = keys.iter().map(|key| (&key[..], &value[..])).collect();
+    records.push(("uid", b"7"));
+    let mut tar = file_of("many", b"hello", &records);
+    tar.extend(file_of("next", b"hello", &[]));
+    let (facts, word) = with_rules(&tar, &inside, Rules::default());
+    assert_eq!((word, number(&facts, "failed"), number(&facts, "files")), (None, 2, 2), "{facts}");
+    assert!(facts["errors"].to_string().contains("a file has at most 256 KiB"), "{facts}");
+    assert_eq!((content(&fs, "many"), content(&fs, "next")), (b"hello".into(), b"hello".into()));
+    assert_eq!(find(&fs, "many").uid, 7);
+    let kept = fs.listxattr(&Caller::root(), find(&fs, "many").ino).expect("it is read");
+    assert_eq!(kept.len(), 3);
+    drop(inside);
+    pool.close().expect("memory does not fail");
+}
+
 /// Goal: heads that say little or nonsense cost no content and give no right.
 #[test]
 fn a_head_that_makes_no_sense_costs_no_content() {
