@@ -126,6 +126,27 @@ fn an_exclusive_creation_that_is_asked_twice_makes_one_file() {
     assert_eq!(client.nfs(8, ask(78)).err(), Some(Trouble::Status(17)));
 }
 
+/// Goal: what a file that another has made exclusively was made with makes nobody its owner, and
+/// the number that no user has is nobody's.
+#[test]
+fn an_exclusive_creation_of_another_and_the_number_of_no_user_are_refused() {
+    let (mut client, root) = direct();
+    client.nfs(2, fh(&root).set(Some(0o777), None).u32(0)).expect("it is root's");
+    let ask = || fh(&root).opaque(b"x").u32(2).u64(77);
+    let made = client.nfs(8, ask()).expect("it is new").made().0;
+    (client.uid, client.gid) = (7, 7);
+    assert_eq!(client.nfs(8, ask()).err(), Some(Trouble::Status(17)));
+    (client.uid, client.gid) = (u32::MAX, u32::MAX);
+    let own = client.create(&root, "y").expect("it may");
+    let attr = client.getattr(&own).expect("it is there");
+    assert_eq!((attr.uid, attr.gid), (65_534, 65_534));
+    (client.uid, client.gid) = (0, 0);
+    // SETATTR of the owner alone, guarded by no time.
+    let owner = |uid: u32| fh(&made).u32(0).u32(1).u32(uid).u64(0).u64(0).u32(0);
+    assert_eq!(client.nfs(2, owner(u32::MAX)).err(), Some(Trouble::Status(22)));
+    client.nfs(2, owner(7)).expect("it is root's");
+}
+
 #[test]
 fn an_unchecked_creation_truncates_what_is_there() {
     let (mut client, root) = direct();

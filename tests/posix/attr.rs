@@ -17,6 +17,9 @@ behaviours! {
         assert_eq!((at.attr("/f").uid, at.attr("/f").gid), (7, 8));
         at.does("owner /f - 9");
         assert_eq!((at.attr("/f").uid, at.attr("/f").gid), (7, 9));
+        // chown(2) takes it for "leave it".
+        at.refuses("owner /f 4294967295 -", &FsError::Invalid);
+        at.refuses("owner /f - 4294967295", &FsError::Invalid);
         at.does("owner /f 4294967294 -\nsymlink /s =t\nowner /s 5 5");
         assert_eq!((at.attr("/f").uid, at.attr("/s").uid), (4_294_967_294, 5));
     }

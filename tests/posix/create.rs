@@ -131,6 +131,10 @@ behaviours! {
         assert_eq!(again, made);
         fs.forget(made.ino, 2);
         assert_eq!(create(VERIFIER ^ 1), Err(FsError::Exists), "another's");
+        at.does("mode / 777");
+        let user = Caller::checked(7, 7, Vec::new());
+        let of_user = fs.create(&user, root, b"f", new(VERIFIER), None);
+        assert_eq!(of_user, Err(FsError::Exists), "the file is the superuser's");
         assert_eq!(create(VERIFIER ^ 1 << 63), Err(FsError::Exists), "another's");
         assert_eq!(fs.create(&ROOT, root, b"f", FILE, None), Err(FsError::Exists));
         at.write("/f", 0, b"x");

@@ -597,7 +597,9 @@ pub fn verify(page: &[u8], number: u64) -> Result<(), DirectoryDefect> {
         if dirent.name.is_empty() || entry_bytes(dirent.name.len()) > bytes {
             return Err(bad("name_bytes"));
         }
-        if dirent.name.iter().any(|&byte| byte == b'/' || byte == 0) {
+        // `.` and `..` would lead a program that walks down a tree round in circles.
+        let is_dots = matches!(dirent.name, b"." | b"..");
+        if is_dots || dirent.name.iter().any(|&byte| byte == b'/' || byte == 0) {
             return Err(bad("name"));
         }
         if page_number(hash_in(dirent.cookie), depth(page)) != number {
@@ -677,6 +679,24 @@ mod tests {
             }
             assert_eq!(verify(&page, 0), Ok(()), "step {step}");
             assert_eq!(dirents(&page).count(), model.len());
+        }
+    }
+
+    /// Goal: an entry has a name that programs can use.
+    #[test]
+    fn names_that_no_directory_has_are_refused() {
+        for name in [&b"."[..], b"..", b"a/b", b"/", b"a\0"] {
+            let mut page = empty();
+            insert(&mut page, &new_dirent(b"a")).expect("there is room");
+            insert(&mut page, &new_dirent(name)).expect("there is room");
+            let refused = verify(&page, 0).expect_err("it is no name");
+            let is_name = matches!(refused, DirectoryDefect::BadField { field: "name", .. });
+            assert!(is_name, "{refused:?}");
+        }
+        for name in [&b"..."[..], b".a", b"a."] {
+            let mut page = empty();
+            insert(&mut page, &new_dirent(name)).expect("there is room");
+            assert_eq!(verify(&page, 0), Ok(()));
         }
     }
 

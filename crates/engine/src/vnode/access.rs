@@ -273,8 +273,14 @@ fn check_sound(anode: &Anode, change: &SetAttr) -> FsResult<()> {
     if change.mode.is_some() && anode.kind == AnodeKind::Symlink {
         return Err(FsError::NotSupported);
     }
+    check_ids(change.uid, change.gid)?;
     let mut set = [change.atime, change.mtime, change.ctime.map(SetTime::To)].into_iter().flatten();
     if set.all(is_sound_time) { Ok(()) } else { Err(FsError::Invalid) }
+}
+
+/// Refuses the number that no user and no group has: chown(2) takes it for "leave it".
+pub(crate) fn check_ids(uid: Option<u32>, gid: Option<u32>) -> FsResult<()> {
+    if [uid, gid].contains(&Some(u32::MAX)) { Err(FsError::Invalid) } else { Ok(()) }
 }
 
 /// Whether a time is one at all.

@@ -11,8 +11,8 @@ use runtime::planted::{self, Planted};
 use storage::device::AlignedBuffer;
 
 use super::access::{
-    MODE_MASK, SEARCH, WRITE, check_length, check_name, check_project, inherited, is_exempt,
-    is_in_group, is_privileged, is_sound_time, mode_allowed,
+    MODE_MASK, SEARCH, WRITE, check_ids, check_length, check_name, check_project, inherited,
+    is_exempt, is_in_group, is_privileged, is_sound_time, mode_allowed,
 };
 use super::acl::{ACCESS, DEFAULT, Inherited, handed_down};
 use super::api::{
@@ -260,7 +260,7 @@ impl Files<'_> {
                 let made = self.table.add_reference(self.ino(found.target.anode));
                 tell(self, around, before, &state)?;
                 drop((state, change));
-                return self.made_before(found.target.anode, made, new);
+                return self.made_before(caller, found.target.anode, made, new);
             }
             checked => checked?,
         };
@@ -302,9 +302,11 @@ impl Files<'_> {
     }
 
     /// Answers an exclusive creation whose name is there, on which there is a reference: the file
-    /// was made by the same request, or it is in the way.
+    /// was made by the same request, or it is in the way. Another's file is in the way: whoever
+    /// guesses its verifier, which are its times, must not take it for his own.
     fn made_before(
         &self,
+        caller: &Caller,
         number: AnodeNo,
         vnode: Option<Arc<Vnode>>,
         new: NewInode,
@@ -313,6 +315,7 @@ impl Files<'_> {
         let is_same = new.verifier.is_some_and(|verifier| {
             [attr.atime, attr.mtime] == NewInode::times_of(verifier)
                 && (attr.kind, attr.size_bytes) == (new.kind, 0)
+                && attr.uid == new.uid.unwrap_or(caller.uid)
         });
         if is_same {
             return Ok(attr);
@@ -648,6 +651,7 @@ impl Files<'_> {
 
 /// Refuses what makes no sense, whoever asks.
 pub(crate) fn check_new_inode(new: &NewInode, has_link_target: bool) -> FsResult<()> {
+    check_ids(new.uid, new.gid)?;
     let is_sound = match new.verifier {
         Some(_) => new.kind == FileKind::Regular && (new.atime, new.mtime) == (None, None),
         None => [new.atime, new.mtime].into_iter().flatten().all(is_sound_time),

@@ -20,6 +20,8 @@ use crate::watch::Place;
 
 /// User and group that stand for nobody (`nobody`, `nogroup` on Linux).
 const NOBODY: u32 = 65_534;
+/// What no user and no group has: Linux takes it for "leave it", and for a number without a user.
+const NO_ID: u32 = u32::MAX;
 /// Ports that only the superuser of a machine may use are below this.
 const SECURE_PORTS_END: u16 = 1024;
 /// Most directories between an exported one and one from which somebody goes up: a path of
@@ -418,8 +420,9 @@ impl Export {
             Credentials::Other => None,
             Credentials::Sys { uid, gid, groups } if self.rules.squash != Squash::All => {
                 let is_squashed = self.rules.squash == Squash::Root;
-                let user = |uid| if is_squashed && uid == 0 { nobody } else { uid };
-                let group = |gid| if is_squashed && gid == 0 { nogroup } else { gid };
+                let is_nobody = |id| id == NO_ID || is_squashed && id == 0;
+                let user = |uid| if is_nobody(uid) { nobody } else { uid };
+                let group = |gid| if is_nobody(gid) { nogroup } else { gid };
                 let groups = groups.iter().map(|&gid| group(gid)).collect();
                 Some(Caller::checked(user(*uid), group(*gid), groups))
             }

@@ -342,6 +342,13 @@ impl FileSystem for Relay {
             if late.is_kept {
                 return late.given_back.push((ino, count));
             }
+            drop(late);
+            // LOCK: `go_on` waits for requests that are under way, and may for long.
+            if let Some(at) = self.at.try_read_recursive() {
+                return at.give_back(vec![(ino, count)]);
+            }
+            // It is written for a moment: by `go_on`, or behind a stop.
+            std::thread::yield_now();
         }
     }
 

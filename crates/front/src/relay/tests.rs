@@ -115,3 +115,31 @@ fn requests_are_refused_until_it_is_known_where_they_belong() {
     relay.go_on();
     assert!(relay.getattr(&Caller::root(), made.ino).is_ok());
 }
+
+/// Goal: a reference is given back while requests are let go on that were refused, though one that
+/// is under way keeps that waiting (RY4).
+#[test]
+fn a_reference_waits_for_no_request_that_is_under_way() {
+    const UNDER_WAY: std::time::Duration = std::time::Duration::from_secs(2);
+    let relay = relay();
+    let made = file(&relay);
+    let mut stopped = relay.stop().expect("none is under way");
+    stopped.refuse();
+    drop(stopped);
+    let begun = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        let under_way = relay.at.read();
+        scope.spawn(|| relay.go_on());
+        // Until it waits.
+        while relay.at.try_read().is_some() && begun.elapsed() < UNDER_WAY {
+            std::thread::yield_now();
+        }
+        let giving = scope.spawn(|| relay.forget(made.ino, 0));
+        while !giving.is_finished() && begun.elapsed() < UNDER_WAY {
+            std::thread::yield_now();
+        }
+        drop(under_way);
+        giving.join().expect("no bug");
+    });
+    assert!(begun.elapsed() < UNDER_WAY, "it waited for the request");
+}

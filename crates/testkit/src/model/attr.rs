@@ -35,8 +35,14 @@ fn require_sound(node: &Node, change: &SetAttr) -> FsResult<()> {
     if change.mode.is_some() && node.kind == FileKind::Symlink {
         return Err(FsError::NotSupported);
     }
+    require_ids(change.uid, change.gid)?;
     let mut set = [change.atime, change.mtime, change.ctime.map(SetTime::To)].into_iter().flatten();
     if set.all(is_sound_time) { Ok(()) } else { Err(FsError::Invalid) }
+}
+
+/// What chown(2) takes for "leave it" is nobody's number.
+pub(super) fn require_ids(uid: Option<u32>, gid: Option<u32>) -> FsResult<()> {
+    if uid == Some(u32::MAX) || gid == Some(u32::MAX) { Err(FsError::Invalid) } else { Ok(()) }
 }
 
 /// Whether a time is one at all.

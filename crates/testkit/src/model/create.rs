@@ -112,6 +112,7 @@ impl State {
 
     /// Refuses what makes no sense, whoever asks.
     fn require_sound_birth(new: NewInode) -> FsResult<()> {
+        attr::require_ids(new.uid, new.gid)?;
         let is_sound = match new.verifier {
             Some(_) => new.kind == FileKind::Regular && new.atime.is_none() && new.mtime.is_none(),
             None => [new.atime, new.mtime].into_iter().flatten().all(attr::is_sound_time),
@@ -136,7 +137,8 @@ impl State {
         let node = self.node(ino).ok()?;
         let is_same = [node.atime, node.mtime] == times
             && node.kind == FileKind::Regular
-            && node.size_bytes() == 0;
+            && node.size_bytes() == 0
+            && node.uid == new.uid.unwrap_or(asked.caller.uid);
         is_same.then_some(ino)
     }
 
