@@ -118,10 +118,31 @@ pub(super) async fn waiting<T: Send + 'static>(
     })
 }
 
+/// Places of those who have no right here: whoever has one waits for none of them.
+#[derive(Clone)]
+pub(super) struct PlacesOfAnyone(pub(super) Arc<Semaphore>);
+
+/// As [`waiting`], of a request that may be anyone's.
+pub(super) async fn waiting_in<T: Send + 'static>(
+    places: Option<Extension<PlacesOfAnyone>>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
+    let Some(Extension(PlacesOfAnyone(places))) = places else { return waiting(work).await };
+    let Ok(place) = places.try_acquire_owned() else {
+        let cause = "others ask this already: ask again in a moment, or with the token";
+        return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, cause));
+    };
+    waiting(move || {
+        let _place = place;
+        work()
+    })
+    .await
+}
+
 /// Says whether all pools serve, and no names. One that goes on without a member
 /// serves, and so does one that has lost some of what it holds.
-async fn health(State(hub): Shared) -> Done {
-    let looked = waiting(move || {
+async fn health(State(hub): Shared, places: Option<Extension<PlacesOfAnyone>>) -> Done {
+    let looked = waiting_in(places, move || {
         let (mut is_ok, mut degraded) = (true, 0);
         for served in &hub.pools {
             let mut status = served.pool.status();

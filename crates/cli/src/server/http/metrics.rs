@@ -6,6 +6,7 @@
 use std::fmt::{Debug, Error, Formatter};
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, header};
@@ -19,7 +20,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 
-use super::api::{Refusal, waiting};
+use super::api::{PlacesOfAnyone, Refusal, waiting_in};
 use crate::control::{Answer, JobFacts, Peer, Request};
 use crate::server::history::to_float;
 use crate::server::{Hub, ServedPool};
@@ -64,8 +65,11 @@ const COUNTERS: [&str; 33] = [
 /// Deepest object in a status that is looked into.
 const DEPTH_MAX: usize = 4;
 
-pub(super) async fn show(State(hub): State<Arc<Hub>>) -> Result<Response<Body>, Refusal> {
-    let text = waiting(move || text_of(hub)).await?;
+pub(super) async fn show(
+    State(hub): State<Arc<Hub>>,
+    places: Option<Extension<PlacesOfAnyone>>,
+) -> Result<Response<Body>, Refusal> {
+    let text = waiting_in(places, move || text_of(hub)).await?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }

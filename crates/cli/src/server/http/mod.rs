@@ -34,8 +34,9 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Request, Response, StatusCode, header};
 use front::log_limit::LogLimit;
 use hyper_util::service::TowerToHyperService;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
+use self::api::PlacesOfAnyone;
 use self::guard::{From, Guard, Refused, Role};
 use super::Hub;
 use super::token::Token;
@@ -46,6 +47,8 @@ use crate::server::history::STEP;
 
 /// Most threads that do what may wait.
 const WORKERS_MAX: usize = 8;
+/// Of them, those that work for who has no right here: `/metrics` and `/healthz`.
+const OF_ANYONE_MAX: usize = WORKERS_MAX / 2;
 /// How long an answer may take before the client is told to ask again.
 const ANSWER_TIME: Duration = Duration::from_secs(120);
 
@@ -105,6 +108,7 @@ pub(super) struct Web {
     router: Router,
     /// Requests that were refused, in the log.
     refused: LogLimit,
+    of_anyone: PlacesOfAnyone,
 }
 
 impl Web {
@@ -122,6 +126,9 @@ impl Web {
             }
         };
         request.extensions_mut().insert(Asker { role, from });
+        if role == Role::Anyone {
+            request.extensions_mut().insert(self.of_anyone.clone());
+        }
         let router = TowerToHyperService::new(self.router.clone());
         let answered = hyper::service::Service::call(&router, request);
         let response = match tokio::time::timeout(ANSWER_TIME, answered).await {
@@ -213,7 +220,8 @@ impl HttpServer {
             own,
         };
         let (router, refused) = (api::router(hub), LogLimit::default());
-        let web = Web { hub: Arc::clone(hub), guard, router, refused };
+        let of_anyone = PlacesOfAnyone(Arc::new(Semaphore::new(OF_ANYONE_MAX)));
+        let web = Web { hub: Arc::clone(hub), guard, router, refused, of_anyone };
         let _ = std::fs::remove_file(socket);
         let local = UnixListener::bind(socket)
             .with_context(|| format!("cannot listen on {}", socket.display()))?;

@@ -275,6 +275,31 @@ fn pages_of_other_sites_get_nothing() {
     assert_eq!(served.fileset_count(), 2);
 }
 
+/// Goal: who has no right here, and asks for metrics as often as he can, keeps no administrator
+/// waiting. Method: what metrics need is locked while one more asks than is worked for.
+#[test]
+fn who_has_no_right_leaves_workers_to_others() {
+    let served = Served::new("anyone", &HttpOptions::default());
+    let locked = served.hub.schedules();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..=OF_ANYONE_MAX {
+            let (tell, served) = (tell.clone(), &served);
+            scope.spawn(move || {
+                let (status, _) = served.ask("GET /metrics HTTP/1.1", "");
+                tell.send(status).expect("the test waits");
+            });
+        }
+        assert_eq!(told.recv_timeout(ANSWER_TIME), Ok(503), "there are too many");
+        assert_eq!(served.get("/api/v1/operations").0, 200);
+        assert_eq!(served.get("/api/v1/history").0, 200);
+        drop(locked);
+        for _ in 0..OF_ANYONE_MAX {
+            assert_eq!(told.recv_timeout(ANSWER_TIME), Ok(200));
+        }
+    });
+}
+
 /// Goal: another machine gets nothing but an empty page without the token, and the token counts
 /// from everywhere.
 #[test]
