@@ -39,6 +39,8 @@ use crate::status::{self, Served, StatusServer};
 
 /// Most pools of one server.
 const POOLS_MAX: usize = 64;
+/// Where the kernel says from which port on all users may listen and connect.
+const UNPRIVILEGED_PORTS: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 /// How often mounts are looked at whether they have ended.
 const REAP_TIME: Duration = Duration::from_millis(100);
 /// Threads that answer NFS: as many as may wait for devices at once.
@@ -46,7 +48,9 @@ const THREADS: usize = 16;
 
 pub(crate) fn run(args: &ServeArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     let plan = Plan::of(args)?;
+    let danger = args.config.as_deref().and_then(Config::danger);
     if args.check {
+        danger.iter().for_each(|danger| output.warning(danger));
         let unverified = plan.verify(args, backend, output)?;
         let (pools, exports) = (plan.pools.len(), plan.config.map_or(0, |it| it.1.exports.len()));
         let well = if unverified.is_empty() { "All is well" } else { "What was looked at is well" };
@@ -61,6 +65,7 @@ pub(crate) fn run(args: &ServeArgs, backend: &dyn Backend, output: &Output) -> a
     }
     bugs::start_counting();
     start_log(args.log_file.as_deref())?;
+    danger.iter().for_each(|danger| tracing::warn!("{danger}"));
     raise_descriptor_limit();
     // Before pools are opened, which may take a while: who is told that they are served can ask.
     let nfs = plan.nfs.map(|address| ports::bind(address, "--nfs")).transpose()?;
@@ -152,6 +157,10 @@ fn begin_nfs(
 ) -> anyhow::Result<Option<Portmapper>> {
     let Some((nfs, listener)) = hub.nfs.as_ref().zip(listener) else { return Ok(None) };
     let (portmap, asked_by_udp) = portmap.unzip();
+    if nfs.service.exports().iter().any(|it| it.rules().needs_secure_port) {
+        let told = std::fs::read_to_string(UNPRIVILEGED_PORTS).unwrap_or_default();
+        ports::danger_of_low_ports(&told).iter().for_each(|danger| tracing::warn!("{danger}"));
+    }
     ports::open(&listener, "--nfs")?;
     portmap.iter().try_for_each(|listener| ports::open(listener, "--portmap"))?;
     let start = |socket| Portmapper::start(Arc::clone(&nfs.service), socket);
@@ -405,6 +414,7 @@ impl Plan {
             return refused(message.to_owned());
         }
         check_threads(self.threads, THREADS_MAX)?;
+        self.state.check().context("state")?;
         self.http.check().map_err(UsageError::new)?;
         self.http.check_files()
     }

@@ -20,6 +20,7 @@ use super::notices::KINDS;
 use super::receivers::{Address, Receiver, SENDMAIL, Way};
 use super::schedule::{ConfiguredSchedule, Counts};
 use super::scrubs::ScrubEvery;
+use super::state::danger_of;
 use crate::control::{ExportSpec, is_of_many};
 use crate::roles::{Grant, Mountable};
 use crate::size::ByteSize;
@@ -193,6 +194,12 @@ struct Wrong {
 }
 
 impl Config {
+    /// Says who else than root could change what the server exports and runs; `None`: nobody.
+    pub(crate) fn danger(path: &Path) -> Option<String> {
+        let danger = danger_of(&std::fs::metadata(path).ok()?)?;
+        Some(format!("{} says what is exported and run: {danger}", path.display()))
+    }
+
     /// Returns what the file at `path` says. Relative paths in it are from its directory.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Config> {
         let shown = path.display();

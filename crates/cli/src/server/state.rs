@@ -6,7 +6,7 @@
 //! A file is written under another name, made durable, and renamed: after a crash it is the old or
 //! the new one, whole.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,9 @@ use anyhow::Context;
 
 /// Longest file that is read: 1,024 exports take a tenth of it.
 const FILE_BYTES_MAX: u64 = 16 << 20;
+
+const STICKY: u32 = 0o1000;
+const WRITE_OF_OTHERS: u32 = 0o002;
 
 /// The directory. It is made when something is first kept there.
 #[derive(Clone, Debug)]
@@ -44,6 +47,22 @@ impl StateDirectory {
         Ok(StateDirectory { path })
     }
 
+    /// Refuses a directory that is another user's, or that all may write to: it has the token, and
+    /// says what is exported.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        match std::fs::metadata(&self.path) {
+            Ok(found) => {
+                let danger = danger_of(&found);
+                let shown = self.path.display();
+                anyhow::ensure!(danger.is_none(), "{shown}: {}", danger.unwrap_or_default());
+                Ok(())
+            }
+            // It is made when something is kept.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error).with_context(|| self.path.display().to_string()),
+        }
+    }
+
     /// Returns the path of a file in it.
     pub(crate) fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
@@ -57,13 +76,8 @@ impl StateDirectory {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| path.display().to_string()),
         };
-        let owner = file.metadata()?.uid();
-        let own = rustix::process::geteuid().as_raw();
-        anyhow::ensure!(
-            owner == own || owner == 0,
-            "{}: it belongs to user {owner}, and the server is user {own}: `chown` it",
-            path.display()
-        );
+        let danger = danger_of(&file.metadata()?);
+        anyhow::ensure!(danger.is_none(), "{}: {}", path.display(), danger.unwrap_or_default());
         let mut text = String::new();
         file.take(FILE_BYTES_MAX)
             .read_to_string(&mut text)
@@ -85,6 +99,21 @@ impl StateDirectory {
     }
 }
 
+/// Says who else could write what the server goes by, and what to do; `None`: nobody but root.
+pub(super) fn danger_of(found: &Metadata) -> Option<String> {
+    let own = rustix::process::geteuid().as_raw();
+    if ![own, 0].contains(&found.uid()) {
+        let owner = found.uid();
+        return Some(format!(
+            "it belongs to user {owner}, and the server is user {own}: `chown` it"
+        ));
+    }
+    // Of a directory like /tmp each has his own files.
+    let is_sticky = found.is_dir() && found.mode() & STICKY != 0;
+    let all_may = found.mode() & WRITE_OF_OTHERS != 0 && !is_sticky;
+    all_may.then(|| "all users may write to it: `chmod o-w`".to_owned())
+}
+
 fn write_synced(path: &Path, text: &str) -> std::io::Result<()> {
     // One that a crash has left may have another mode.
     match std::fs::remove_file(path) {
@@ -94,4 +123,30 @@ fn write_synced(path: &Path, text: &str) -> std::io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
+}
+
+/// Goal: what others could write is refused, of the folder and of a file in it.
+#[test]
+fn what_others_could_write_is_no_state() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let path = std::env::temp_dir().join(format!("holdfast-state-{}", std::process::id()));
+    let state = StateDirectory { path: path.clone() };
+    state.check().expect("there is none yet");
+    state.write("file", "text").expect("there is room");
+    let set = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("it is ours");
+    };
+    for (mode, is_safe) in [(0o700, true), (0o755, true), (0o1777, true), (0o777, false)] {
+        set(&path, mode);
+        let checked = state.check().map_err(|error| error.to_string());
+        assert_eq!(checked.is_ok(), is_safe, "{mode:o}: {checked:?}");
+        assert!(is_safe || checked.is_err_and(|words| words.contains("`chmod o-w`")));
+    }
+    set(&state.path_of("file"), 0o602);
+    let refused = state.read("file").expect_err("all may write to it").to_string();
+    assert!(refused.contains("all users may write to it"), "{refused}");
+    set(&state.path_of("file"), 0o644);
+    assert_eq!(state.read("file").expect("it is safe").as_deref(), Some("text"));
+    std::fs::remove_dir_all(&path).expect("it is ours");
 }

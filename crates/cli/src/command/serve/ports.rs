@@ -83,6 +83,19 @@ fn why_deaf(error: &std::io::Error, address: SocketAddr) -> String {
     }
 }
 
+/// Says that ports below 1024 say nothing of who asks, where that is so on this machine: its users
+/// may have them, and say by NFS that they are any other. `told` is what the kernel says.
+pub(super) fn danger_of_low_ports(told: &str) -> Option<String> {
+    let start: u16 = told.trim().parse().ok()?;
+    (start < PRIVILEGED_PORTS_END).then(|| {
+        format!(
+            "users of this machine may have ports from {start} on \
+             (net.ipv4.ip_unprivileged_port_start): exports that want a port below 1024 believe \
+             them who they are; set it to 1024, or export with squash=all"
+        )
+    })
+}
+
 /// Takes the ports for a portmapper's questions, by TCP, for [`open`], and UDP.
 pub(super) fn bind_both(address: SocketAddr) -> anyhow::Result<(TcpListener, UdpSocket)> {
     let listener = bind(address, "--portmap")?;
@@ -114,6 +127,17 @@ mod tests {
             }
         }
         assert!(told(111, libc::EADDRINUSE).contains("another program"));
+    }
+
+    /// Goal: where ports of root are everybody's that is told.
+    #[test]
+    fn low_ports_of_everybody_are_told() {
+        assert_eq!(danger_of_low_ports("1024\n"), None);
+        assert_eq!(danger_of_low_ports(""), None);
+        for told in ["0\n", "111", "1023"] {
+            let danger = danger_of_low_ports(told).expect("users may have some");
+            assert!(danger.contains(told.trim()), "{danger}");
+        }
     }
 
     /// Goal: a port that is taken lets nobody in before it is opened, and is told as taken to the
