@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use front::fuse::StopSignals;
-use front::nfs::{ExportRules, Portmapper, Server, ServerOptions, Service, THREADS_MAX};
+use front::nfs::{
+    ExportRules, Portmapper, RPCBIND_SOCKET, Registration, Server, ServerOptions, Service,
+    THREADS_MAX,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use signal_hook::consts::SIGHUP;
@@ -116,10 +119,14 @@ fn serve(
     for index in 0..hub.pools.len() {
         sockets.push(answer_status(&hub, index, args, &http)?);
     }
+    let has_portmap = portmap.is_some();
     // Clients come in when administrators can ask about them.
     let _portmapper = begin_nfs(&hub, plan.threads, (listener, portmap))?;
     let clock = Timetable::start(&hub)?;
+    let nfs = hub.nfs.as_ref().filter(|_| !has_portmap);
+    let (entries, advice) = nfs.map(|nfs| enter(nfs.address)).unwrap_or_default();
     tell(&hub, &http, output);
+    advice.iter().for_each(|advice| output.remark(advice));
     notify::tell("READY=1");
     let signal = loop {
         match signals.wait_within(REAP_TIME) {
@@ -137,6 +144,8 @@ fn serve(
     };
     tracing::info!(signal, "closing");
     notify::tell("STOPPING=1");
+    // Before the port is free for another.
+    drop(entries);
     let mounts: Vec<&Mounts> = hub.pools.iter().map(|pool| &*pool.mounts).collect();
     let unmounted = unmount_all(&mounts, signals, signal);
     drop((http, clock));
@@ -169,6 +178,39 @@ fn begin_nfs(
     let options = ServerOptions { thread_count, ..ServerOptions::default() };
     nfs.begin(Server::start(Arc::clone(&nfs.service), listeners, &options)?);
     Ok(portmapper)
+}
+
+/// Enters what is served at `address` with the portmapper of the machine, where one runs. Returns
+/// what clients give where none does.
+fn enter(address: SocketAddr) -> (Option<Registration>, Option<String>) {
+    let port = address.port();
+    match Registration::begin(Path::new(RPCBIND_SOCKET), address) {
+        Ok(None) => {
+            let advice = format!(
+                "No portmapper (rpcbind) runs here: clients give port={port} and mountport={port}, \
+                 as above, and `showmount` finds nothing; --portmap 0.0.0.0:111 is one."
+            );
+            (None, Some(advice))
+        }
+        Ok(Some(entries)) => {
+            tracing::info!(port, "entered with rpcbind");
+            if !entries.others().is_empty() {
+                let others = entries.others().join("; ");
+                tracing::warn!(
+                    "rpcbind has other programs for what is served here: {others}: clients that \
+                     ask it find those, unless they give port={port} and mountport={port}"
+                );
+            }
+            (Some(entries), None)
+        }
+        Err(error) => {
+            tracing::warn!(
+                "rpcbind cannot be told of this server: {error}: clients give port={port} and \
+                 mountport={port}"
+            );
+            (None, None)
+        }
+    }
 }
 
 /// Refuses two pools of one identity: one is a copy of the other, and what is kept of a pool, and

@@ -8,8 +8,8 @@
 //!
 //! `xdr` and `rpc` have the bytes, `protocol` the words; `handle` seals what clients keep;
 //! `export` says who may do what; `names`, `data`, `attributes` and `listing` are the procedures,
-//! `mount` and `portmap` the programs beside, `counts` what is counted, `turns` bounds the threads
-//! that one pool keeps. Why it is so: decision
+//! `mount`, `portmap` and `nlm` the programs beside, `rpcbind` enters them where clients ask,
+//! `counts` what is counted, `turns` bounds the threads that one pool keeps. Why it is so: decision
 //! 0070.
 //!
 //! # What clients are promised
@@ -46,6 +46,7 @@ mod peers;
 mod portmap;
 mod protocol;
 mod rpc;
+mod rpcbind;
 mod server;
 mod service;
 mod turns;
@@ -56,5 +57,6 @@ mod xdr;
 pub use export::{Export, ExportRules, Network, RuleError, Squash};
 pub use handle::HandleKey;
 pub use portmap::Portmapper;
+pub use rpcbind::{RPCBIND_SOCKET, Registration};
 pub use server::{Client, Server, ServerError, ServerOptions, THREADS_MAX};
 pub use service::{Commit, ExportError, NoCall, ReplySink, Service};

@@ -118,7 +118,7 @@ fn get_address(
 }
 
 /// Returns an address with a port, as RFC 5665 writes one.
-fn address(host: IpAddr, port: u16) -> String {
+pub(super) fn address(host: IpAddr, port: u16) -> String {
     let [high, low] = [port >> 8, port & 0xff];
     format!("{host}.{high}.{low}")
 }
