@@ -321,10 +321,14 @@ fn type_of(kind: FileKind) -> FileType {
 fn exchange_names(at: &File, from: &[u8], to: &[u8]) -> Result<(), Errno> {
     match rustix::fs::renameat_with(at, from, at, to, RenameFlags::EXCHANGE) {
         // The file system has no such call, as NFS.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
-        exchanged => return exchanged,
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => exchange_in_steps(at, from, to),
+        exchanged => exchanged,
     }
-    // CRASH: between the two, nothing has the name, and what had it is aside.
+}
+
+/// Exchanges two names of a directory by renames. If one fails, both names are as they were.
+fn exchange_in_steps(at: &File, from: &[u8], to: &[u8]) -> Result<(), Errno> {
+    // CRASH: between the first two, nothing has the name, and what had it is aside.
     let aside = aside::name().map_err(|_| Errno::IO)?;
     rustix::fs::renameat(at, to, at, &aside[..])?;
     if let Err(error) = rustix::fs::renameat(at, from, at, to) {
@@ -685,5 +689,28 @@ impl Tree for HostTree {
             }
             _ => node.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Goal: where a file system cannot exchange two names, renames do, and a failure leaves both.
+    #[test]
+    fn names_are_exchanged_in_steps() {
+        let name = format!("holdfast-tree-steps-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(path.join("directory")).expect("it can be made");
+        fs::write(path.join("file"), b"content").expect("it can be made");
+        let at = File::open(&path).expect("it is there");
+        exchange_in_steps(&at, b"directory", b"file").expect("both are there");
+        assert!(path.join("file").is_dir() && path.join("directory").is_file());
+        assert_eq!(exchange_in_steps(&at, b"no such", b"file"), Err(Errno::NOENT));
+        assert!(path.join("file").is_dir());
+        assert_eq!(fs::read_dir(&path).expect("it is there").count(), 2);
+        fs::remove_dir_all(&path).expect("it is ours");
     }
 }
