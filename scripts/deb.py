@@ -60,6 +60,9 @@ def stage(program, into):
             name = os.path.join(place, os.path.basename(file)) if place.endswith("/") else place
             target = os.path.join(into, name)
             os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+            if os.path.islink(file):
+                os.symlink(os.readlink(file), target)
+                continue
             shutil.copyfile(file, target)
             if file == program:
                 # As Debian has it: line tables and symbols are nine tenths of the program.
@@ -104,7 +107,8 @@ def check(program):
         modes = {line[5].removeprefix("."): (line[0], line[1]) for line in listed}
         commands = [line.split()[0] for line in run(program, "--help").split("Commands:\n", 1)[1]
                     .split("\n\n", 1)[0].splitlines() if line.startswith("  ") and line[2] != " "]
-        wanted = {"/usr/bin/holdfast": "-rwxr-xr-x", "/usr/sbin/mount.holdfast": "-rwxr-xr-x"}
+        wanted = {"/usr/bin/holdfast": "-rwxr-xr-x", "/usr/sbin/mount.holdfast": "-rwxr-xr-x",
+                  "/usr/sbin/mount.fuse.holdfast": "lrwxrwxrwx"}
         others = [f"/usr/lib/systemd/system/{unit}" for unit in UNITS]
         others += [f"/usr/share/man/man1/holdfast-{it}.1" for it in commands if it != "help"]
         others += ["/usr/share/man/man1/holdfast.1",

@@ -250,7 +250,8 @@ impl CreateArgs {
 #[command(after_help = "Examples:\n  holdfast mount pool.hf /mnt --daemon\n  \
                         holdfast mount pool.hf /mnt -o ro,noexec\n  \
                         holdfast mount pool.hf:home /home --daemon\n  \
-                        holdfast mount --all --config /etc/holdfast/holdfast.toml\n\n\
+                        holdfast mount --all --config /etc/holdfast/holdfast.toml\n  \
+                        holdfast mount /home -o remount,ro\n\n\
                         A pool that is open already, by another mount or by `holdfast serve`, \
                         serves this one too: the\ncommand returns when it does. Each fileset has \
                         one mount,\nunless all of them are made with --shared. The pool is closed \
@@ -259,8 +260,7 @@ pub(crate) struct MountArgs {
     /// The pool's device; POOL:a/b is a fileset of it [default: its first, root]
     #[arg(required_unless_present = "all")]
     pub(crate) device: Option<PathBuf>,
-    /// Where its files appear
-    #[arg(required_unless_present = "all")]
+    /// Where its files appear; -o remount takes it alone, too
     pub(crate) directory: Option<PathBuf>,
     /// Mount what the configuration says, each in the background, but what is mounted already
     #[arg(long, requires = "config", conflicts_with_all = ["device", "directory"])]
@@ -271,8 +271,9 @@ pub(crate) struct MountArgs {
     /// Return when the mount answers, and serve in the background
     #[arg(long)]
     pub(crate) daemon: bool,
-    /// Options as mount(8) has them: ro, noexec, nodev, nosuid, noatime, allow_other, ...; noxattr:
-    /// no extended attributes, access lists and capabilities, and fewer messages; shared: as
+    /// Options as mount(8) has them: ro, noexec, nodev, nosuid, noatime, allow_other, ...; remount:
+    /// change the mount that is there; noxattr: no extended attributes, access lists and
+    /// capabilities, and fewer messages; share: as
     /// --shared does; direct_io: the kernel keeps nothing of any file; direct_io=marked: of files
     /// whose attribute user.holdfast.direct_io is on; discard: discard free space of files and of
     /// block devices; nodiscard: of neither [default: of files with holes only]

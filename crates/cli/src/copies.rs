@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
 use rustix::fs::{Mode, OFlags};
@@ -66,7 +66,7 @@ pub(crate) fn of(device: &str, source: &str) -> Vec<Copy> {
         let is_ours = |entry: &MountEntry| {
             // The number alone may be another mount's by now.
             entry.device == device
-                && is_source_of(&entry.source, Path::new(source))
+                && is_source_of(&entry.source, source)
                 && entry.kind == MOUNT_TYPE
         };
         let ours = mounts.into_iter().filter(is_ours);

@@ -66,6 +66,19 @@ pub fn run(arguments: &[OsString], backend: &dyn Backend, relaunch: &Relaunch) -
     }
 }
 
+/// Returns the arguments of the program: of `mount --daemon` where `given` are those by which
+/// mount.fuse3(8) calls the program of a type `fuse.holdfast`, `SOURCE DIRECTORY -o OPTIONS`.
+#[must_use]
+pub fn arguments_of(given: Vec<OsString>) -> Vec<OsString> {
+    let is_source = |source: &OsString| source.as_encoded_bytes().contains(&b'/');
+    match &*given {
+        [source, _, option, _] if option == "-o" && is_source(source) => {
+            ["mount".into(), "--daemon".into()].into_iter().chain(given).collect()
+        }
+        _ => given,
+    }
+}
+
 fn dispatch(
     command: &Command,
     backend: &dyn Backend,
@@ -130,4 +143,20 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> u8 {
         let _ = error.print();
     }
     code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what mount.fuse3(8) calls the program with mounts, and nothing else is taken for it.
+    #[test]
+    fn the_arguments_of_mount_fuse_are_those_of_mount() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let mounts = arguments_of(words("/srv/pool.hf:a /home -o rw,dev,suid"));
+        assert_eq!(mounts, words("mount --daemon /srv/pool.hf:a /home -o rw,dev,suid"));
+        for own in ["mount /srv/pool.hf /home -o ro", "mount pool -o ro", "status --json"] {
+            assert_eq!(arguments_of(words(own)), words(own));
+        }
+    }
 }

@@ -6,6 +6,6 @@ use cli::daemon::Relaunch;
 use cli::wiring::EngineBackend;
 
 fn main() -> ExitCode {
-    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let arguments = cli::arguments_of(std::env::args_os().skip(1).collect());
     ExitCode::from(cli::run(&arguments, &EngineBackend, &Relaunch::of_this_program(&arguments)))
 }

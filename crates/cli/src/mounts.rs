@@ -14,6 +14,7 @@
 mod coming;
 mod counted;
 mod leaving;
+mod remount;
 mod watched;
 
 use std::collections::BTreeMap;
@@ -42,6 +43,7 @@ use self::coming::{HAND_OVER_TIME, HandOver};
 use self::counted::Counted;
 pub(crate) use self::counted::sum;
 pub(crate) use self::leaving::Closing;
+pub(crate) use self::remount::RemountSpec;
 use crate::backend::OpenPool;
 use crate::control::{Peer, clone_of, name_of};
 use crate::exit::UsageError;

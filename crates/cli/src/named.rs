@@ -98,13 +98,32 @@ impl Named {
 
 /// Whether the table of mounts calls a mount of `pool`, or of a fileset of it, `source`. The helper
 /// of users who are not root takes no commas.
-pub(crate) fn is_source_of(source: &str, pool: &Path) -> bool {
-    let pool = pool.to_string_lossy();
-    [pool.replace(',', "_"), pool.into_owned()].iter().any(|pool| {
+pub(crate) fn is_source_of(source: &str, pool: &str) -> bool {
+    [pool.replace(',', "_"), pool.to_owned()].iter().any(|pool| {
         source
             .strip_prefix(pool.as_str())
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
     })
+}
+
+/// Returns the pools that `source` of the table of mounts may be of: itself, or what is before its
+/// last colon. Nothing is looked at.
+pub(crate) fn pools_in(source: &str) -> impl Iterator<Item = &str> {
+    let before = source.rsplit_once(':').map(|(pool, _)| pool);
+    [Some(source), before].into_iter().flatten()
+}
+
+/// Returns what a mount of what an argument names is called in the table of mounts; `pool` is its
+/// path without links.
+pub(crate) fn source_of(pool: &Path, named: &Named) -> String {
+    let mut source = pool.to_string_lossy().into_owned();
+    if let Some(fileset) = &named.fileset {
+        source += &format!(":{fileset}");
+    }
+    if let Some(clone) = &named.clone {
+        source += &format!("@{}", clone.as_str());
+    }
+    source
 }
 
 #[cfg(test)]

@@ -41,6 +41,7 @@ use crate::backend::{ExplainStep, ExplainTarget, OpenPool};
 use crate::bugs;
 use crate::control::{self, Peer, Request};
 use crate::mounts::{self, Closing, Maker, MountSpec, Mounts};
+use crate::named::pools_in;
 use crate::output::path_as_text;
 use crate::places::Places;
 use crate::roles::{Role, Roles};
@@ -112,6 +113,13 @@ pub(crate) enum Question {
         /// Of the request.
         version: u32,
         /// See [`crate::mounts::MountSpec`].
+        request: Value,
+    },
+    /// Change a mount that is served.
+    Remount {
+        /// Of the request.
+        version: u32,
+        /// See [`crate::mounts::RemountSpec`].
         request: Value,
     },
     /// Do something beside files.
@@ -324,6 +332,14 @@ fn serve(
                 controlled((pool.as_ref(), &served.mounts), (version, request), peer)
             });
         }
+        Question::Remount { version, request } => {
+            return answering.later(stream, move |served, _| {
+                let done = control::parse_as(version, request).and_then(|spec| {
+                    served.mounts.remount(&spec).map_err(|error| format!("{error:#}"))
+                });
+                done.map_or_else(Answer::Error, Answer::Mounted)
+            });
+        }
         Question::Mount { version, request } => {
             let begun = control::parse_as(version, request).and_then(|spec| {
                 let begun = served.mounts.begin(stream, spec, Maker::Administrator(peer));
@@ -416,9 +432,10 @@ pub(crate) fn ask(path: &Path, question: &Question) -> anyhow::Result<Answer> {
     // Whoever has no role is answered before he has asked.
     let sent = send(&stream, question);
     let patience = match question {
-        Question::Control { .. } | Question::Transfer { .. } | Question::Mount { .. } => {
-            CONTROL_TIME
-        }
+        Question::Control { .. }
+        | Question::Transfer { .. }
+        | Question::Mount { .. }
+        | Question::Remount { .. } => CONTROL_TIME,
         Question::Status | Question::Explain { .. } => CLIENT_TIME,
     };
     let line = receive_line(&stream, ANSWER_BYTES_MAX, patience);
@@ -698,10 +715,7 @@ pub(crate) fn all() -> anyhow::Result<Vec<Found>> {
 /// that listens there, and where its pool is mounted.
 fn silent(socket: &Path, mounts: &[MountEntry]) -> Option<Found> {
     let is_of_socket = |entry: &&MountEntry| {
-        let key = key_of(Path::new(&entry.source));
-        let stem = socket.file_stem().unwrap_or_default().as_bytes();
-        let stem = stem.strip_suffix(b".users").unwrap_or(stem);
-        entry.kind == MOUNT_TYPE && stem == key.as_bytes()
+        entry.kind == MOUNT_TYPE && pools_in(&entry.source).any(|pool| is_socket_of(socket, pool))
     };
     let entry = mounts.iter().rfind(is_of_socket)?;
     let (pid, silence) = match connect(socket, AT_ONCE) {
@@ -720,8 +734,10 @@ fn silent(socket: &Path, mounts: &[MountEntry]) -> Option<Found> {
     };
     let others = mounts.iter().filter(is_of_socket).filter(|it| it.id != entry.id);
     let all: Vec<Value> = [entry].into_iter().chain(others).map(mount).collect();
+    let is_it = |pool: &&str| is_socket_of(socket, pool);
+    let pool = pools_in(&entry.source).find(is_it).unwrap_or(&entry.source);
     let server = json!({
-        "pool": entry.source,
+        "pool": pool,
         "directory": entry.directory.to_string_lossy(),
         "directory_bytes": entry.directory.as_os_str().as_bytes(),
         "device": entry.device,
@@ -731,6 +747,13 @@ fn silent(socket: &Path, mounts: &[MountEntry]) -> Option<Found> {
     });
     let (status, socket) = (json!({ "server": server }), socket.to_owned());
     Some(Found { status, socket, silence: Some(silence) })
+}
+
+/// Whether a socket is called as that of a pool.
+fn is_socket_of(socket: &Path, pool: &str) -> bool {
+    let stem = socket.file_stem().unwrap_or_default().as_bytes();
+    let stem = stem.strip_suffix(b".users").unwrap_or(stem);
+    stem == key_of(Path::new(pool)).as_bytes()
 }
 
 /// Whether others ask by this socket.
@@ -773,7 +796,10 @@ pub(crate) fn find_now(path: &Path) -> anyhow::Result<Option<Found>> {
 /// wait for as long as it does not. Of servers that are not this user's nothing is known.
 pub(crate) fn check_way(path: &Path) -> anyhow::Result<()> {
     mountpoint::follow(path, &mut |entry| {
-        let socket = socket_to(Path::new(&entry.source))?;
+        let sockets = pools_in(&entry.source).map(|pool| socket_to(Path::new(pool)));
+        let sockets = sockets.collect::<anyhow::Result<Vec<_>>>()?;
+        let socket = sockets.iter().find(|it| it.exists()).or(sockets.first());
+        let Some(socket) = socket.cloned() else { return Ok(()) };
         if ask(&socket, &Question::Status).is_ok() {
             return Ok(());
         }

@@ -2,6 +2,7 @@
 
 mod all;
 mod hand;
+mod remount;
 
 use std::any::Any;
 use std::fs::File;
@@ -27,7 +28,7 @@ use crate::daemon::{self, Answer, Relaunch};
 use crate::events::Keep;
 use crate::exit::{self, UsageError};
 use crate::mounts::{Mounts, check_shared, shares_of, use_of};
-use crate::named::Named;
+use crate::named::{Named, source_of};
 use crate::output::Output;
 use crate::run_directory::run_directory;
 use crate::size::ByteSize;
@@ -44,6 +45,9 @@ pub(crate) fn run(
 ) -> anyhow::Result<u8> {
     if args.all {
         return all::run(args, relaunch, output);
+    }
+    if remount::is_asked(args)? {
+        return remount::run(args, output);
     }
     // Nonsense is refused here and not by a child.
     options_of(args)?;
@@ -230,7 +234,7 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
     // Absolute, because the server leaves this directory and `status` shows it.
     let named = Named::of(device_of(args)?)?;
     let device = named.device()?;
-    let mut mount_options = MountOptions::new(&device.to_string_lossy());
+    let mut mount_options = MountOptions::new(&source_of(&device, &named));
     for options in &args.options {
         mount_options.apply(options).map_err(|error| UsageError::new(error.to_string()))?;
     }
@@ -270,7 +274,8 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
         members: members_of(&args.members),
         is_read_only: mount_options.is_read_only,
         may_replay: true,
-        has_no_atime: mount_options.has_no_atime(),
+        // Each mount has its own.
+        has_no_atime: false,
         cache_bytes: args.cache.0,
         placement,
         commit_interval: args.commit_interval,

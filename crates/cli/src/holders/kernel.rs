@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use front::fuse::mountpoint::{self, MountEntry};
 use storage::device::LoopBacking;
 
+use crate::named::{is_source_of, pools_in};
 use crate::output::printable;
 
 /// Users that are named; of more the first.
@@ -113,7 +114,8 @@ pub(crate) fn mount_from(path: &Path, source: &Path) -> Option<PathBuf> {
     let whole = fs::canonicalize(&path).ok().or_else(folder)?;
     let mounts = mountpoint::mounts().unwrap_or_default();
     let mount = mount_of(&mounts, &whole)?;
-    let is_it = mount.kind == mountpoint::MOUNT_TYPE && Path::new(&mount.source) == source;
+    let source = source.to_string_lossy();
+    let is_it = mount.kind == mountpoint::MOUNT_TYPE && is_source_of(&mount.source, &source);
     is_it.then(|| mount.directory.clone())
 }
 
@@ -138,13 +140,14 @@ fn uses_of_device(rdev: u64) -> Vec<KernelUse> {
     // Of a whole disk its partitions too.
     let numbers = with_parts(rdev);
     let is_of = |device: &str, source: &str| {
-        let is_source = || {
+        let is_source = |source: &str| {
             // Nothing else is looked at: a server that is gone may never answer.
             let stat = fs::metadata(source).ok().filter(|stat| stat.file_type().is_block_device());
             stat.is_some_and(|stat| numbers.contains(&number_of(stat.rdev())))
         };
         // Some file systems have a number of their own.
-        numbers.iter().any(|number| number == device) || source.starts_with("/dev/") && is_source()
+        numbers.iter().any(|number| number == device)
+            || source.starts_with("/dev/") && pools_in(source).any(is_source)
     };
     let mounts = mountpoint::mounts().unwrap_or_default().into_iter();
     let mounted = mounts.filter(|mount| is_of(&mount.device, &mount.source)).map(|mount| {
@@ -355,6 +358,7 @@ mod tests {
             directory: PathBuf::from(directory),
             kind: kind.to_owned(),
             source: "x".to_owned(),
+            options: Default::default(),
             device: format!("0:{}", id % 10),
         };
         let mounts = [

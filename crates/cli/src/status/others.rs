@@ -186,6 +186,7 @@ fn answer_other(
             }
         }
         Question::Mount { .. }
+        | Question::Remount { .. }
         | Question::Explain { .. }
         | Question::Control { .. }
         | Question::Transfer { .. } => Answer::Error(role.refusal(peer, Some(own))),

@@ -306,9 +306,10 @@ fn a_bug_in_an_answer_is_told_and_the_next_is_answered() {
         match question {
             Question::Status => send(stream, &Answer::Error("well".to_owned())),
             Question::Explain { node, .. } => panic!("a bug that the test planted: {node}"),
-            Question::Control { .. } | Question::Transfer { .. } | Question::Mount { .. } => {
-                send(stream, &Answer::Error("no".to_owned()))
-            }
+            Question::Control { .. }
+            | Question::Transfer { .. }
+            | Question::Mount { .. }
+            | Question::Remount { .. } => send(stream, &Answer::Error("no".to_owned())),
         }
     });
     let server = server.expect("it listens");

@@ -114,7 +114,7 @@ fn the_demo_mounts_serves_and_ends() {
 }
 
 /// Calls `mount.holdfast` as mount(8) does.
-fn mount_helper(mounted: &Mounted, pool: &str, more: &[&str]) -> Output {
+pub(crate) fn mount_helper(mounted: &Mounted, pool: &str, more: &[&str]) -> Output {
     let helper = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/mount.holdfast");
     // It finds the program where the shell does.
     let programs = Path::new(HOLDFAST).parent().expect("it is in a directory").display();
@@ -137,7 +137,7 @@ fn the_unit_keeps_the_run_directory() {
 }
 
 /// Returns the options of what is mounted, as the kernel tells them.
-fn options_of(mounted: &Mounted) -> Option<String> {
+pub(crate) fn options_of(mounted: &Mounted) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("the kernel tells");
     let directory = mounted.text("mnt");
     let line = mounts.lines().find(|line| line.split(' ').nth(1) == Some(&directory))?;

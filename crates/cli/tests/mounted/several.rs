@@ -208,7 +208,7 @@ fn a_signal_takes_every_mount_away() {
     mounted.finish();
 }
 
-fn pid_of(mounted: &Mounted) -> Pid {
+pub(crate) fn pid_of(mounted: &Mounted) -> Pid {
     let facts = status(mounted, &mounted.text("mnt"));
     let pid = facts["server"]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
     Pid::from_raw(pid.expect("a number")).expect("no server has 0")

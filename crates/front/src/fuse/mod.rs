@@ -55,6 +55,7 @@ mod options;
 pub mod protocol;
 mod run;
 mod server;
+mod switches;
 mod transport;
 
 pub use counts::FuseCounts;
@@ -68,4 +69,5 @@ pub use options::{
 };
 pub use run::{EndCause, StopSignals, run};
 pub use server::{Server, Told};
+pub use switches::Remounter;
 pub use transport::{Transport, TransportError, TransportUsed};

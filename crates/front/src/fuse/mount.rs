@@ -11,6 +11,7 @@ use super::counts::FuseCounts;
 use super::kernel::stop::Stop;
 use super::kernel::{Connection, KernelTransport};
 use super::mountpoint::{self, Mountpoint};
+use super::switches::{Remounter, Switches};
 use super::transport::{Transport, TransportError, TransportUsed};
 use super::{MountOptions, Server};
 use crate::shared::{Shares, Teller, Told, Viewer};
@@ -92,6 +93,8 @@ pub struct MountedSession {
     serving: Option<JoinHandle<Result<(), TransportError>>>,
     transport: Arc<TransportUsed>,
     connection: Connection,
+    options: MountOptions,
+    switches: Arc<Switches>,
     has_replaced_dead: bool,
     /// Ends what is not ours to unmount.
     stop: Option<Arc<Stop>>,
@@ -124,7 +127,7 @@ pub fn mount(
         raise_readahead(device);
     }
     let place = (directory.clone(), device);
-    let mut session = begin(fs, server, transport, place).map_err(refused)?;
+    let mut session = begin(fs, server, transport, (place, options)).map_err(refused)?;
     session.has_replaced_dead = has_replaced_dead;
     Ok(session)
 }
@@ -168,7 +171,8 @@ pub fn serve_attached(
     let refused = |cause| MountError::Refused { directory: directory.clone(), cause };
     let server = server_of(&fs, fileset, options, shares).map_err(refused)?;
     let transport = KernelTransport::take(connection, options, &server).map_err(refused)?;
-    begin(fs, server, transport, (directory.clone(), device)).map_err(refused)
+    let place = (directory.clone(), device);
+    begin(fs, server, transport, (place, options)).map_err(refused)
 }
 
 /// Returns the directory as an absolute path, with room for a mount, and whether a dead one was
@@ -200,7 +204,7 @@ fn server_of(
             Server::of(teller, fileset).map_err(wrong)?.shared(viewer)
         }
     };
-    let server = if options.has_no_atime() { server.without_atime() } else { server };
+    let server = server.keeping_atime(options.has_no_atime(), options.has_no_diratime());
     let server = match &options.acts_as {
         Some((uid, gid, groups)) => server.acting_as(*uid, *gid, groups.clone()),
         None => server,
@@ -213,12 +217,12 @@ fn begin(
     fs: Arc<dyn FileSystem>,
     server: Arc<Server>,
     transport: KernelTransport,
-    (directory, device): (PathBuf, Option<String>),
+    ((directory, device), options): ((PathBuf, Option<String>), &MountOptions),
 ) -> std::io::Result<MountedSession> {
     let (used, stop, connection) = (transport.used(), transport.stop(), transport.connection());
     let transport = Box::new(transport);
     let viewer = server.viewer().map(Arc::clone);
-    let counts = Arc::clone(server.counts());
+    let (counts, switches) = (Arc::clone(server.counts()), Arc::clone(server.switches()));
     let serving = std::thread::Builder::new()
         .name("fuse".to_owned())
         .spawn(move || transport.serve(server))?;
@@ -231,6 +235,8 @@ fn begin(
         serving: Some(serving),
         transport: used,
         connection,
+        options: options.clone(),
+        switches,
         has_replaced_dead: false,
         stop,
     })
@@ -357,10 +363,22 @@ impl MountedSession {
 
     /// Makes everything accepted so far durable.
     pub fn sync(&self) -> Result<(), MountError> {
-        match self.fs.0.sync() {
-            // A pool that refuses changes has none to lose.
-            Ok(()) | Err(FsError::ReadOnly { .. }) => Ok(()),
-            Err(error) => Err(MountError::Sync(error)),
+        sync(self.fs.0.as_ref())
+    }
+
+    /// Returns how it was mounted, whatever a remount has changed since.
+    #[must_use]
+    pub fn options(&self) -> &MountOptions {
+        &self.options
+    }
+
+    /// Returns what changes the session while it is served.
+    #[must_use]
+    pub fn remounter(&self) -> Remounter {
+        Remounter {
+            switches: Arc::clone(&self.switches),
+            fs: Arc::clone(&self.fs.0),
+            device: self.device.clone(),
         }
     }
 
@@ -380,6 +398,15 @@ impl MountedSession {
     fn is_in_tree(&self) -> bool {
         let entry = mountpoint::mounted_on(&self.directory).ok().flatten();
         entry.is_some_and(|e| Some(&e.device) == self.device.as_ref())
+    }
+}
+
+/// Makes everything durable that was accepted.
+pub(super) fn sync(fs: &dyn FileSystem) -> Result<(), MountError> {
+    match fs.sync() {
+        // A pool that refuses changes has none to lose.
+        Ok(()) | Err(FsError::ReadOnly { .. }) => Ok(()),
+        Err(error) => Err(MountError::Sync(error)),
     }
 }
 

@@ -11,6 +11,8 @@ use std::path::{Component, Path, PathBuf};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use super::MountOptions;
+
 /// What mount(8) shows as the type of our mounts.
 pub const MOUNT_TYPE: &str = "fuse.holdfast";
 
@@ -51,6 +53,22 @@ pub struct MountEntry {
     pub source: String,
     /// Device number, as `major:minor`.
     pub device: String,
+    /// Options of the file system, which all copies of the mount have, and those of this mount.
+    pub options: (String, String),
+}
+
+impl MountEntry {
+    /// Whether the file system is read-only in all copies of the mount.
+    #[must_use]
+    pub fn is_read_only_for_all(&self) -> bool {
+        self.options.0.split(',').any(|word| word == "ro")
+    }
+
+    /// Whether it is read-only here.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only_for_all() || self.options.1.split(',').any(|word| word == "ro")
+    }
 }
 
 /// Returns the absolute path of `directory`. A mount point is not looked at, only the table of
@@ -167,6 +185,16 @@ fn mounts_in(table: &Path) -> std::io::Result<Vec<MountEntry>> {
     Ok(table.split(|&byte| byte == b'\n').filter_map(parse_mount).collect())
 }
 
+/// Changes the flags of the mount on `directory` to those of `options`: as all copies have them,
+/// and its own.
+///
+/// # Errors
+///
+/// What the system says: only root may; `EBUSY` if it is to be read only, and somebody writes.
+pub fn remount(directory: &Path, options: &MountOptions) -> std::io::Result<()> {
+    Ok(rustix::mount::mount_remount(directory, options.kernel_flags(), "")?)
+}
+
 /// Takes the mount on `directory` away from the tree, whoever still uses it.
 pub fn detach(directory: &Path) -> std::io::Result<()> {
     unmount_with(directory, UnmountFlags::DETACH)
@@ -247,14 +275,18 @@ fn parse_mount(line: &[u8]) -> Option<MountEntry> {
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let device = fields.nth(1)?;
     let directory = fields.nth(1)?;
+    let own = fields.next()?;
     let mut after = fields.skip_while(|&field| field != b"-").skip(1);
     let (kind, source) = (after.next()?, after.next()?);
+    let of_all = after.next().unwrap_or_default();
+    let text = |field: &[u8]| String::from_utf8_lossy(&unescape(field)).into_owned();
     Some(MountEntry {
         id,
         directory: PathBuf::from(OsString::from_vec(unescape(directory))),
         kind: String::from_utf8_lossy(kind).into_owned(),
         source: String::from_utf8_lossy(&unescape(source)).into_owned(),
         device: String::from_utf8_lossy(device).into_owned(),
+        options: (text(of_all), text(own)),
     })
 }
 
@@ -287,6 +319,7 @@ mod tests {
         assert_eq!(entry.kind, MOUNT_TYPE);
         assert_eq!(entry.source, "/srv/my\\pool.hf");
         assert_eq!((entry.id, entry.device.as_str()), (36, "0:52"));
+        assert_eq!(entry.options, ("rw,user_id=0".to_owned(), "rw,noatime".to_owned()));
     }
 
     #[test]

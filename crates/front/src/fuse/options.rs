@@ -20,57 +20,100 @@ pub const POLL_TIME_DEFAULT: Duration = Duration::from_micros(50);
 /// Longest time a thread may look for the next request.
 pub const POLL_TIME_MAX: Duration = Duration::from_millis(10);
 
-/// A flag of mount(8).
+/// A flag of mount(8): its word, the bit that it sets or clears, and whether `fusermount3` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MountFlag {
-    Dev,
-    NoDev,
-    Suid,
-    NoSuid,
-    Exec,
-    NoExec,
-    Atime,
-    NoAtime,
-    Sync,
-    Async,
-    DirSync,
+struct MountFlag {
+    word: &'static str,
+    bit: KernelFlags,
+    is_set: bool,
+    has_helper: bool,
 }
 
-impl MountFlag {
-    /// Returns what mount(8) calls it.
-    fn text(self) -> &'static str {
-        match self {
-            MountFlag::Dev => "dev",
-            MountFlag::NoDev => "nodev",
-            MountFlag::Suid => "suid",
-            MountFlag::NoSuid => "nosuid",
-            MountFlag::Exec => "exec",
-            MountFlag::NoExec => "noexec",
-            MountFlag::Atime => "atime",
-            MountFlag::NoAtime => "noatime",
-            MountFlag::Sync => "sync",
-            MountFlag::Async => "async",
-            MountFlag::DirSync => "dirsync",
-        }
-    }
-
-    /// Returns the bit that it sets or clears.
-    fn bit(self) -> (KernelFlags, bool) {
-        match self {
-            MountFlag::Dev => (KernelFlags::NODEV, false),
-            MountFlag::NoDev => (KernelFlags::NODEV, true),
-            MountFlag::Suid => (KernelFlags::NOSUID, false),
-            MountFlag::NoSuid => (KernelFlags::NOSUID, true),
-            MountFlag::Exec => (KernelFlags::NOEXEC, false),
-            MountFlag::NoExec => (KernelFlags::NOEXEC, true),
-            MountFlag::Atime => (KernelFlags::NOATIME, false),
-            MountFlag::NoAtime => (KernelFlags::NOATIME, true),
-            MountFlag::Sync => (KernelFlags::SYNCHRONOUS, true),
-            MountFlag::Async => (KernelFlags::SYNCHRONOUS, false),
-            MountFlag::DirSync => (KernelFlags::DIRSYNC, true),
-        }
-    }
+const fn flag(word: &'static str, bit: KernelFlags, is_set: bool) -> MountFlag {
+    MountFlag { word, bit, is_set, has_helper: true }
 }
+
+const fn kernel_flag(word: &'static str, bit: KernelFlags, is_set: bool) -> MountFlag {
+    MountFlag { word, bit, is_set, has_helper: false }
+}
+
+const DEV: MountFlag = flag("dev", KernelFlags::NODEV, false);
+const SUID: MountFlag = flag("suid", KernelFlags::NOSUID, false);
+
+const FLAGS: [MountFlag; 23] = [
+    DEV,
+    flag("nodev", KernelFlags::NODEV, true),
+    SUID,
+    flag("nosuid", KernelFlags::NOSUID, true),
+    flag("exec", KernelFlags::NOEXEC, false),
+    flag("noexec", KernelFlags::NOEXEC, true),
+    flag("atime", KernelFlags::NOATIME, false),
+    flag("noatime", KernelFlags::NOATIME, true),
+    flag("sync", KernelFlags::SYNCHRONOUS, true),
+    flag("async", KernelFlags::SYNCHRONOUS, false),
+    flag("dirsync", KernelFlags::DIRSYNC, true),
+    kernel_flag("diratime", KernelFlags::NODIRATIME, false),
+    kernel_flag("nodiratime", KernelFlags::NODIRATIME, true),
+    kernel_flag("relatime", KernelFlags::RELATIME, true),
+    kernel_flag("norelatime", KernelFlags::RELATIME, false),
+    kernel_flag("strictatime", KernelFlags::STRICTATIME, true),
+    kernel_flag("nostrictatime", KernelFlags::STRICTATIME, false),
+    kernel_flag("lazytime", KernelFlags::LAZYTIME, true),
+    kernel_flag("nolazytime", KernelFlags::LAZYTIME, false),
+    kernel_flag("nosymfollow", KernelFlags::NOSYMFOLLOW, true),
+    kernel_flag("symfollow", KernelFlags::NOSYMFOLLOW, false),
+    kernel_flag("silent", KernelFlags::SILENT, true),
+    kernel_flag("loud", KernelFlags::SILENT, false),
+];
+
+/// Words of mount(8), systemd and /proc/mounts that mean nothing here: who mounts when, and what
+/// the kernel tells of every mount of ours.
+const WITHOUT_EFFECT: [&str; 15] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "nofail",
+    "_netdev",
+    "nouser",
+    "noowner",
+    "nogroup",
+    "nousers",
+    "iversion",
+    "noiversion",
+    "nomand",
+    "default_permissions",
+    "seclabel",
+    "norecovery",
+];
+
+/// The same with a value, or what begins so.
+const PREFIXES_WITHOUT_EFFECT: [&str; 11] = [
+    "x-",
+    "X-",
+    "comment=",
+    "uhelper=",
+    "helper=",
+    "user_id=",
+    "group_id=",
+    "rootmode=",
+    "max_read=",
+    "subtype=",
+    "fsname=",
+];
+
+/// Words by which users may mount, with what they imply, as mount(8) has it: a flag behind one of
+/// them wins.
+const MOUNTED_BY_USERS: [(&str, &str); 4] = [
+    ("user", "noexec,nosuid,nodev"),
+    ("users", "noexec,nosuid,nodev"),
+    ("owner", "nosuid,nodev"),
+    ("group", "nosuid,nodev"),
+];
+
+/// What SELinux takes, where the kernel has that. Elsewhere it is left out, as mount(8) does.
+const CONTEXTS: [&str; 4] = ["context=", "fscontext=", "defcontext=", "rootcontext="];
+/// Is there where the kernel has SELinux.
+const SELINUX: &str = "/sys/fs/selinux/enforce";
 
 /// By what the kernel's requests come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,20 +186,35 @@ pub struct MountOptions {
     /// As whom each request is done and checked here, whoever asked the kernel: user, group and
     /// other groups; `None`: as whoever the kernel says, who has checked it.
     pub acts_as: Option<(u32, u32, Vec<u32>)>,
+    /// Whether a mount that is there is to be changed.
+    pub is_remount: bool,
     /// Flags of mount(8): `noexec`, `nodev` and so on.
     flags: Vec<MountFlag>,
+    /// For SELinux, as mount(8) has them.
+    contexts: Vec<String>,
 }
 
-/// An option of `-o` that is not known here.
+/// An option of `-o` that is not known, or not to be had, here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown mount option `{option}`: known are ro, rw, allow_other, dev, nodev, suid, nosuid, \
-     exec, noexec, atime, noatime, sync, dirsync, noxattr, shared, direct_io, \
-     direct_io=marked, discard, nodiscard"
-)]
+#[error("mount option `{option}`: {cause}")]
 pub struct UnknownOption {
     /// The option as it was given.
     pub option: String,
+    cause: &'static str,
+}
+
+impl UnknownOption {
+    fn new(option: &str) -> UnknownOption {
+        let cause = match option {
+            "mand" => "FUSE has no mandatory locks: leave it out",
+            "bind" | "rbind" | "move" => "mount(8) does that itself: `mount --bind DIR OTHER`",
+            _ => {
+                "unknown: known are ro, rw, remount, allow_other, noxattr, share, \
+                 direct_io, direct_io=marked, discard, nodiscard, and the flags of mount(8)"
+            }
+        };
+        UnknownOption { option: option.to_owned(), cause }
+    }
 }
 
 impl MountOptions {
@@ -180,37 +238,47 @@ impl MountOptions {
             is_shared: false,
             direct_io: DirectIo::Asked,
             acts_as: None,
-            flags: if is_root { vec![MountFlag::Dev, MountFlag::Suid] } else { Vec::new() },
+            is_remount: false,
+            flags: if is_root { vec![DEV, SUID] } else { Vec::new() },
+            contexts: Vec::new(),
         }
     }
 
     /// Applies options as mount(8) writes them: `ro,noexec`. The last of two that contradict wins.
     pub fn apply(&mut self, options: &str) -> Result<(), UnknownOption> {
-        for option in options.split(',').filter(|o| !o.is_empty()) {
+        for option in split(options) {
             match option {
                 "ro" => self.is_read_only = true,
                 "rw" => self.is_read_only = false,
+                "remount" => self.is_remount = true,
                 "allow_other" => self.allows_others = true,
                 "discard" => self.discards = Some(true),
                 "nodiscard" => self.discards = Some(false),
                 "noxattr" => self.has_no_xattrs = true,
-                "shared" => self.is_shared = true,
+                // mount(8) takes the second for itself.
+                "share" | "shared" => self.is_shared = true,
                 "direct_io" => self.direct_io = DirectIo::All,
                 "direct_io=marked" => self.direct_io = DirectIo::Marked,
-                "dev" => self.set(MountFlag::Dev, MountFlag::NoDev),
-                "nodev" => self.set(MountFlag::NoDev, MountFlag::Dev),
-                "suid" => self.set(MountFlag::Suid, MountFlag::NoSuid),
-                "nosuid" => self.set(MountFlag::NoSuid, MountFlag::Suid),
-                "exec" => self.set(MountFlag::Exec, MountFlag::NoExec),
-                "noexec" => self.set(MountFlag::NoExec, MountFlag::Exec),
-                "atime" => self.set(MountFlag::Atime, MountFlag::NoAtime),
-                "noatime" => self.set(MountFlag::NoAtime, MountFlag::Atime),
-                "sync" => self.set(MountFlag::Sync, MountFlag::Async),
-                "dirsync" => self.set(MountFlag::DirSync, MountFlag::DirSync),
-                // mount(8) passes these along; they mean nothing to a server.
-                "defaults" | "async" | "_netdev" | "nofail" | "auto" | "noauto" => {}
-                unknown => return Err(UnknownOption { option: unknown.to_owned() }),
+                other => self.apply_generic(other)?,
             }
+        }
+        Ok(())
+    }
+
+    /// Applies what mount(8) has for every file system.
+    fn apply_generic(&mut self, option: &str) -> Result<(), UnknownOption> {
+        let begins = |prefixes: &[&str]| prefixes.iter().any(|it| option.starts_with(it));
+        let word = if option.starts_with("user=") { "user" } else { option };
+        if let Some((_, implied)) = MOUNTED_BY_USERS.iter().find(|(it, _)| *it == word) {
+            return self.apply(implied);
+        }
+        if let Some(flag) = FLAGS.iter().find(|flag| flag.word == option) {
+            self.flags.retain(|it| it.bit != flag.bit);
+            self.flags.push(*flag);
+        } else if begins(&CONTEXTS) {
+            self.contexts.push(option.to_owned());
+        } else if !WITHOUT_EFFECT.contains(&option) && !begins(&PREFIXES_WITHOUT_EFFECT) {
+            return Err(UnknownOption::new(option));
         }
         Ok(())
     }
@@ -218,15 +286,47 @@ impl MountOptions {
     /// Whether access times are to stay as they are.
     #[must_use]
     pub fn has_no_atime(&self) -> bool {
-        self.flags.contains(&MountFlag::NoAtime)
+        self.has(KernelFlags::NOATIME)
     }
 
-    fn set(&mut self, wanted: MountFlag, opposite: MountFlag) {
-        self.flags.retain(|flag| *flag != opposite && *flag != wanted);
-        self.flags.push(wanted);
+    /// Whether access times of directories are to stay as they are.
+    #[must_use]
+    pub fn has_no_diratime(&self) -> bool {
+        self.has(KernelFlags::NODIRATIME)
     }
 
-    /// Returns what is mounted, as mount(8) shows it. Options are separated by commas, and a helper
+    fn has(&self, bit: KernelFlags) -> bool {
+        self.flags.iter().any(|flag| flag.bit == bit && flag.is_set)
+    }
+
+    /// Returns the option that is asked for by `options` and is another than at the mount, where a
+    /// remount cannot change it.
+    #[must_use]
+    pub fn fixed_option_in(&self, options: &MountOptions) -> Option<&'static str> {
+        let changed = [
+            ("share", options.is_shared && !self.is_shared),
+            (
+                "direct_io",
+                options.direct_io != DirectIo::Asked && options.direct_io != self.direct_io,
+            ),
+            ("noxattr", options.has_no_xattrs && !self.has_no_xattrs),
+            ("allow_other", options.allows_others && !self.allows_others),
+            ("discard", options.discards.is_some() && options.discards != self.discards),
+        ];
+        changed.into_iter().find(|(_, is_changed)| *is_changed).map(|(word, _)| word)
+    }
+
+    /// Returns the option that `fusermount3` does not have and that gives less than without it.
+    pub(super) fn option_of_root(&self) -> Option<&'static str> {
+        self.has(KernelFlags::NOSYMFOLLOW).then_some("nosymfollow")
+    }
+
+    /// Returns what SELinux is to be given.
+    pub(super) fn contexts(&self) -> &[String] {
+        if std::path::Path::new(SELINUX).exists() { &self.contexts } else { &[] }
+    }
+
+    /// Returns what is mounted as the helper is given it. Options are separated by commas, and it
     /// may split them.
     pub(super) fn source_name(&self) -> String {
         self.fs_name.replace([',', '\\', '\n', '\0'], "_")
@@ -237,8 +337,7 @@ impl MountOptions {
         let mut flags = FLAGS_DEFAULT;
         flags.set(KernelFlags::RDONLY, self.is_read_only);
         for flag in &self.flags {
-            let (bit, is_set) = flag.bit();
-            flags.set(bit, is_set);
+            flags.set(flag.bit, flag.is_set);
         }
         flags
     }
@@ -246,12 +345,22 @@ impl MountOptions {
     /// Returns the flags as the helper takes them.
     pub(super) fn flags_text(&self) -> String {
         let mut text = String::from(if self.is_read_only { "ro" } else { "rw" });
-        for flag in &self.flags {
+        for flag in self.flags.iter().filter(|flag| flag.has_helper) {
             text.push(',');
-            text.push_str(flag.text());
+            text.push_str(flag.word);
         }
         text
     }
+}
+
+/// Splits options at their commas, but for those between quotes, as of an SELinux context.
+fn split(options: &str) -> impl Iterator<Item = &str> {
+    let mut is_quoted = false;
+    let parts = options.split(move |c: char| {
+        is_quoted ^= c == '"';
+        c == ',' && !is_quoted
+    });
+    parts.filter(|option| !option.is_empty())
 }
 
 #[cfg(test)]
@@ -263,10 +372,9 @@ mod tests {
         let mut options = MountOptions::new("pool.hf");
         options.apply("ro,noexec,exec,nodev").expect("all are known");
         assert!(options.is_read_only);
-        assert!(options.flags.contains(&MountFlag::Exec));
-        assert!(!options.flags.contains(&MountFlag::NoExec));
-        assert!(options.flags.contains(&MountFlag::NoDev));
-        assert!(!options.flags.contains(&MountFlag::Dev));
+        let flags = options.kernel_flags();
+        assert!(!flags.contains(KernelFlags::NOEXEC));
+        assert!(flags.contains(KernelFlags::NODEV));
     }
 
     #[test]
@@ -282,8 +390,48 @@ mod tests {
 
     #[test]
     fn an_unknown_option_is_refused_by_name() {
-        let refused = MountOptions::new("pool.hf").apply("ro,frobnicate");
-        assert_eq!(refused, Err(UnknownOption { option: "frobnicate".to_owned() }));
+        let apply = |options| MountOptions::new("pool.hf").apply(options);
+        for (options, option, words) in [
+            ("ro,frobnicate", "frobnicate", "unknown"),
+            ("mand", "mand", "no mandatory locks"),
+            ("uid=0", "uid=0", "unknown"),
+            ("rw,bind", "bind", "mount --bind"),
+        ] {
+            let refused = apply(options).expect_err(options);
+            assert_eq!(refused.option, option);
+            assert!(refused.to_string().contains(words), "{refused}");
+        }
+    }
+
+    /// Goal: what mount(8), systemd and /proc/mounts write is taken: each word is honoured, or
+    /// means nothing here.
+    #[test]
+    fn the_words_of_mount_are_taken() {
+        let line = "rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,\
+                    max_read=1048576";
+        let more = "defaults,auto,noauto,nofail,_netdev,user,users,user=1000,owner,group,nouser,\
+                    x-systemd.automount,X-mount.mkdir,comment=a b,iversion,silent,share";
+        let mut options = MountOptions::new("pool.hf");
+        for words in [line, more, "context=\"system_u:object_r:x:s0:c1,c2\",nosymfollow"] {
+            options.apply(words).expect(words);
+        }
+        assert!(options.is_shared && !options.is_read_only && !options.is_remount);
+        assert_eq!(options.contexts, ["context=\"system_u:object_r:x:s0:c1,c2\""]);
+        let set = KernelFlags::NOSYMFOLLOW | KernelFlags::RELATIME;
+        assert!(options.kernel_flags().contains(set));
+        for (word, bit) in [
+            ("nodiratime", KernelFlags::NODIRATIME),
+            ("strictatime", KernelFlags::STRICTATIME),
+            ("lazytime", KernelFlags::LAZYTIME),
+        ] {
+            options.apply(word).expect(word);
+            assert!(options.kernel_flags().contains(bit), "{word}");
+        }
+        options.apply("remount,nolazytime,diratime").expect("they are known");
+        assert!(options.is_remount);
+        let cleared = KernelFlags::LAZYTIME | KernelFlags::NODIRATIME;
+        assert!(!options.kernel_flags().intersects(cleared));
+        assert!(!options.flags_text().contains("relatime"), "the helper has no such word");
     }
 
     #[test]

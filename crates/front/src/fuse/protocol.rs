@@ -376,6 +376,38 @@ impl Request<'_> {
         }
     }
 
+    /// Whether it changes a file or a name.
+    pub(super) fn is_change(&self) -> bool {
+        match self {
+            Request::SetAttr { .. }
+            | Request::MakeNode { .. }
+            | Request::Create { .. }
+            | Request::Tmpfile { .. }
+            | Request::Symlink { .. }
+            | Request::Link { .. }
+            | Request::Unlink { .. }
+            | Request::Rmdir { .. }
+            | Request::Rename { .. }
+            | Request::Write { .. }
+            | Request::SetXattr { .. }
+            | Request::RemoveXattr { .. }
+            | Request::Fallocate { .. }
+            | Request::CopyRange { .. } => true,
+            Request::Lookup { .. }
+            | Request::Forget { .. }
+            | Request::GetAttr { .. }
+            | Request::Statx { .. }
+            | Request::ReadLink { .. }
+            | Request::Open { .. }
+            | Request::ReadDir { .. }
+            | Request::GetXattr { .. }
+            | Request::ListXattr { .. }
+            | Request::Seek { .. }
+            | Request::StatFs
+            | Request::Decline(_) => false,
+        }
+    }
+
     /// Whether its answer takes a reference on one file.
     pub(super) fn takes_reference(&self) -> bool {
         matches!(

@@ -1,7 +1,8 @@
 //! What each FUSE request means: one vnode operation, seldom two.
 //!
-//! Stateless: a [`Server`] holds the file system and the translation of node ids, both constant. So
-//! any thread may answer any request, and nothing here outlives or survives a crash.
+//! A [`Server`] holds the file system and the translation of node ids, both constant, and what a
+//! remount changes. So any thread may answer any request, and nothing here outlives or survives a
+//! crash.
 //!
 //! # Concurrency
 //!
@@ -10,12 +11,14 @@
 //! Not here: bytes of the protocol (`kernel.rs`); permissions: the kernel has checked them (FU4),
 //! or the file system does, of a mount whose every request is of one user ([`Server::acting_as`]).
 
+mod listing;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::vnode::api::{
-    Attr, Caller, Data, DirEntry, FileKind, FileSystem, FilesetUuid, FsError, FsResult, Ino,
-    NewInode, ReadAsked, SetAttr, Stability, StatFs, XattrMode,
+    Attr, Caller, Data, FileKind, FileSystem, FilesetUuid, FsError, FsResult, Ino, NewInode,
+    ReadAsked, SetAttr, Stability, StatFs, XattrMode,
 };
 use rustix::io::Errno;
 
@@ -23,9 +26,9 @@ use super::counts::FuseCounts;
 use super::given::Given;
 use super::options::{DIRECT_IO_MARK, DirectIo};
 use super::protocol::{
-    Declined, ListedName, Listing, NewNode, Node, NodeId, NodeNumbers, ReadRequest, Reply, Request,
-    Sender,
+    Declined, NewNode, Node, NodeId, NodeNumbers, ReadRequest, Reply, Request, Sender,
 };
+use super::switches::Switches;
 use crate::failure::log_failure;
 use crate::shared::Viewer;
 
@@ -75,14 +78,14 @@ pub struct Server {
     /// Messages that were answered, or are about to be.
     answered: AtomicU64,
     counts: Arc<FuseCounts>,
-    /// Whether what is read and listed keeps its access time.
-    keeps_atime: bool,
     /// Of which files the kernel keeps nothing.
     direct_io: DirectIo,
     /// What others change; `None`: the mount is alone.
     viewer: Option<Arc<Viewer>>,
     /// `None`: as whoever the kernel says.
     acting: Option<Acting>,
+    /// What a remount changes.
+    switches: Arc<Switches>,
 }
 
 impl Server {
@@ -105,7 +108,7 @@ impl Server {
         let asked = fs.getxattr(&Caller::root(), root, ACCESS_LIST);
         let has_acls = has_xattrs && asked.err().is_none_or(is_there);
         let (numbers, answered) = (NodeNumbers::new(root), AtomicU64::new(0));
-        let (keeps_atime, viewer, acting) = (false, None, None);
+        let (viewer, acting) = (None, None);
         let direct_io = DirectIo::Asked;
         let counts = Arc::default();
         Server {
@@ -116,10 +119,10 @@ impl Server {
             has_acls,
             answered,
             counts,
-            keeps_atime,
             direct_io,
             viewer,
             acting,
+            switches: Arc::default(),
         }
     }
 
@@ -166,10 +169,12 @@ impl Server {
         Server { has_xattrs: false, has_acls: false, ..self }
     }
 
-    /// Returns a server by which nothing that is read has its access time renewed.
+    /// Returns a server by which nothing that is read has its access time renewed (`of_all`), or no
+    /// directory that is listed.
     #[must_use]
-    pub fn without_atime(self) -> Server {
-        Server { keeps_atime: true, ..self }
+    pub fn keeping_atime(self, of_all: bool, of_directories: bool) -> Server {
+        self.switches.set_atime(of_all, of_directories);
+        self
     }
 
     /// Returns whether the file system has POSIX access lists.
@@ -191,6 +196,11 @@ impl Server {
     #[must_use]
     pub fn counts(&self) -> &Arc<FuseCounts> {
         &self.counts
+    }
+
+    /// Returns what a remount changes.
+    pub(super) fn switches(&self) -> &Arc<Switches> {
+        &self.switches
     }
 
     /// Does what requests have put off; nobody waits for it.
@@ -230,7 +240,10 @@ impl Server {
             }
             Some(acting) => acting.caller.clone(),
         };
-        caller.keeps_atime = self.keeps_atime;
+        if self.switches.refuses(&request) {
+            return Reply::Error(Errno::ROFS);
+        }
+        caller.keeps_atime = self.switches.keeps_atime();
         let reply = self.dispatch(&caller, sender.thread, request, scratch);
         if let (Some(given), Ok(Reply::Entry(node) | Reply::Created { node, .. })) =
             (self.given(), &reply)
@@ -293,10 +306,11 @@ impl Server {
     }
 
     fn read_known(&self, asked: &[ReadRequest], told: &mut Told<'_>) {
+        let keeps_atime = self.switches.keeps_atime();
         let reads: Vec<ReadAsked<'_>> = asked
             .iter()
             .map(|asked| ReadAsked {
-                caller: match (&self.acting, asked.keeps_atime || self.keeps_atime) {
+                caller: match (&self.acting, asked.keeps_atime || keeps_atime) {
                     (None, true) => &KERNEL_UNSEEN,
                     (None, false) => &KERNEL,
                     (Some(acting), true) => &acting.unseen,
@@ -405,6 +419,7 @@ impl Server {
                 u32::try_from(count).map(Reply::Written).map_err(|_| Errno::INVAL)
             }
             Request::ReadDir { node, cookie, with_nodes, keeps_atime, listing } => {
+                let keeps_atime = keeps_atime || self.switches.keeps_atime_of_directories();
                 let caller = &Caller { keeps_atime, ..caller.clone() };
                 self.read_dir(caller, node, cookie, with_nodes, listing)
             }
@@ -660,56 +675,6 @@ impl Server {
         self.check_xattrs()?;
         let ino = self.numbers.ino_of(node);
         done("setxattr", ino, self.fs.setxattr(caller, ino, name, value, mode, None))
-    }
-
-    fn read_dir(
-        &self,
-        caller: &Caller,
-        node: NodeId,
-        cookie: u64,
-        with_nodes: bool,
-        listing: &mut dyn Listing,
-    ) -> Result<Reply<'static>, Errno> {
-        let directory = self.numbers.ino_of(node);
-        if with_nodes && !self.given().is_some_and(Given::is_full) {
-            return self.read_dir_with_nodes(caller, directory, cookie, listing);
-        }
-        let mut each = |entry: &DirEntry| listing.add(self.listed(entry), None);
-        done("readdir", directory, self.fs.readdir(caller, directory, cookie, &mut each))
-    }
-
-    fn read_dir_with_nodes(
-        &self,
-        caller: &Caller,
-        directory: Ino,
-        cookie: u64,
-        listing: &mut dyn Listing,
-    ) -> Result<Reply<'static>, Errno> {
-        let mut is_empty = true;
-        let mut each = |entry: &DirEntry, attr: Option<&Attr>| {
-            let node = attr.map(|attr| self.node_of(attr.clone()));
-            let fits = listing.add(self.listed(entry), node.as_ref());
-            is_empty &= !fits;
-            if let (true, Some(given), Some(node)) = (fits, self.given(), &node) {
-                given.add(node.id);
-            }
-            fits
-        };
-        match self.fs.readdir_plus(caller, directory, cookie, &mut each) {
-            Err(error) if is_empty => Err(errno("readdir", directory, &error)),
-            // What is listed so far carries references, so it must be sent; the kernel asks for the
-            // rest and gets the error then.
-            _ => Ok(Reply::Done),
-        }
-    }
-
-    fn listed<'e>(&self, entry: &'e DirEntry) -> ListedName<'e> {
-        ListedName {
-            name: &entry.name,
-            id: self.numbers.node_of(entry.ino),
-            kind: entry.kind,
-            cookie: entry.cookie,
-        }
     }
 
     fn node_of(&self, attr: Attr) -> Node {

@@ -129,7 +129,9 @@ fn other_mounts(pool: &Path, entry: &MountEntry, held: &Held) -> Vec<PathBuf> {
         mounts.extend(mountpoint::mounts_of(pid).unwrap_or_default());
     }
     let is_other = |it: &MountEntry| {
-        it.kind == MOUNT_TYPE && it.device != entry.device && is_source_of(&it.source, pool)
+        it.kind == MOUNT_TYPE
+            && it.device != entry.device
+            && is_source_of(&it.source, &pool.to_string_lossy())
     };
     mounts.into_iter().filter(is_other).map(|it| it.directory).collect()
 }

@@ -44,9 +44,13 @@ fn by_ourselves(directory: &Path, options: &MountOptions) -> io::Result<Device> 
     if options.allows_others {
         data.push_str(",allow_other");
     }
+    for context in options.contexts() {
+        data.push(',');
+        data.push_str(context);
+    }
     let data = CString::new(data)?;
     let flags = options.kernel_flags();
-    rustix::mount::mount(options.source_name(), directory, MOUNT_TYPE, flags, data.as_c_str())?;
+    rustix::mount::mount(options.fs_name.as_str(), directory, MOUNT_TYPE, flags, data.as_c_str())?;
     Ok(device)
 }
 
@@ -55,6 +59,10 @@ fn common_options(_: &MountOptions) -> String {
 }
 
 fn by_helper(directory: &Path, options: &MountOptions) -> io::Result<Device> {
+    if let Some(option) = options.option_of_root() {
+        let message = format!("-o {option} is for root: fusermount3 has no such option");
+        return Err(io::Error::other(message));
+    }
     let (ours, theirs) = UnixStream::pair()?;
     let subtype = MOUNT_TYPE.trim_start_matches("fuse.");
     let mut text = format!(

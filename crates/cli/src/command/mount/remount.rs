@@ -1,0 +1,112 @@
+//! `holdfast mount -o remount,...`: changes a mount that is there, in the kernel and at its server.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use anyhow::Context;
+use front::fuse::MountOptions;
+use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
+use rustix::io::Errno;
+use serde_json::json;
+
+use crate::args::MountArgs;
+use crate::exit::{self, UsageError};
+use crate::mounts::RemountSpec;
+use crate::output::Output;
+use crate::status::{self, Answer, Question};
+
+/// Whether a mount that is there is to be changed.
+pub(super) fn is_asked(args: &MountArgs) -> Result<bool, UsageError> {
+    let mut options = MountOptions::new("");
+    apply(&mut options, &args.options)?;
+    Ok(options.is_remount)
+}
+
+pub(super) fn run(args: &MountArgs, output: &Output) -> anyhow::Result<u8> {
+    // As with mount(8), the source may be left out.
+    let given = args.directory.as_deref().or(args.device.as_deref());
+    let given = given.ok_or_else(|| UsageError::new("name the directory of a mount"))?;
+    let shown = given.display();
+    let directory = mountpoint::absolute(given).with_context(|| format!("{shown}"))?;
+    let entry = mountpoint::mounted_on(&directory)?.filter(|entry| entry.kind == MOUNT_TYPE);
+    let entry = entry
+        .with_context(|| format!("{shown} is no Holdfast mount: `holdfast status` lists them"))?;
+    let words = options_after(&entry, args);
+    let mut options = MountOptions::new(&entry.source);
+    apply(&mut options, std::slice::from_ref(&words))?;
+    let spec = RemountSpec {
+        directory: directory.as_os_str().as_bytes().to_vec(),
+        device: entry.device,
+        options: words,
+    };
+    // Changes end in the kernel first, which refuses that while a file is open to be written, and
+    // begin at the server first.
+    if options.is_read_only {
+        remount(&directory, &options)?;
+        ask(&directory, &spec).with_context(|| {
+            format!(
+                "{shown} is read-only for programs, but its server has not agreed, and what was \
+                 written last may not be durable"
+            )
+        })?;
+    } else {
+        ask(&directory, &spec).with_context(|| format!("{shown} stays as it was"))?;
+        remount(&directory, &options)?;
+    }
+    let how = if options.is_read_only { "read-only" } else { "to be read and written" };
+    let facts = json!({
+        "remounted": directory.to_string_lossy(),
+        "is_read_only": options.is_read_only,
+    });
+    output.fact(&format!("{shown} is mounted {how}"), &facts);
+    Ok(exit::DONE)
+}
+
+/// Returns the options that the mount is to have: what is not given stays as it is.
+fn options_after(entry: &MountEntry, args: &MountArgs) -> String {
+    let (of_all, own) = &entry.options;
+    let access = if entry.is_read_only() { "ro" } else { "rw" };
+    let given = args.options.iter().map(String::as_str);
+    [of_all, own, access].into_iter().chain(given).collect::<Vec<_>>().join(",")
+}
+
+fn apply(options: &mut MountOptions, given: &[String]) -> Result<(), UsageError> {
+    for words in given {
+        options.apply(words).map_err(|error| UsageError::new(error.to_string()))?;
+    }
+    Ok(())
+}
+
+fn remount(directory: &Path, options: &MountOptions) -> anyhow::Result<()> {
+    let shown = directory.display();
+    mountpoint::remount(directory, options).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::BUSY) => anyhow::anyhow!(
+            "{shown} stays as it was: files are open to be written: close them (`fuser -vm \
+             {shown}` lists the processes)"
+        ),
+        Some(Errno::PERM) => anyhow::anyhow!("{shown}: only root may change how it is mounted"),
+        Some(_) | None => anyhow::anyhow!("{shown} cannot be mounted otherwise: {error}"),
+    })
+}
+
+/// Has the server do it.
+fn ask(directory: &Path, spec: &RemountSpec) -> anyhow::Result<()> {
+    let found = status::find_now(directory)?.filter(|found| found.is_on(directory));
+    let found = found.context("its server is not found: `holdfast status`")?;
+    anyhow::ensure!(found.advice().is_empty(), "{}", found.advice());
+    let request = serde_json::to_value(spec)?;
+    let question = Question::Remount { version: crate::control::VERSION, request };
+    match status::ask(&found.socket, &question)? {
+        Answer::Mounted(_) => Ok(()),
+        Answer::Error(error) => anyhow::bail!(error),
+        Answer::Closing => anyhow::bail!(status::CLOSING),
+        Answer::Status(_)
+        | Answer::Explain(_)
+        | Answer::Control(_)
+        | Answer::Ready
+        | Answer::Progress { .. }
+        | Answer::Transferred(_) => {
+            anyhow::bail!("the server answered nonsense: is it a `holdfast` of another version?")
+        }
+    }
+}
