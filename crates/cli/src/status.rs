@@ -14,6 +14,7 @@
 
 mod ending;
 mod others;
+mod silent;
 mod sockets;
 
 use std::ffi::OsString;
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use front::fuse::MountOptions;
-use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
+use front::fuse::mountpoint;
 use front::fuse::protocol::{NodeId, NodeNumbers};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -51,6 +52,8 @@ use crate::until::Until;
 use ending::closing_facts;
 pub(crate) use ending::{CLOSE_TIME, CLOSING, find};
 use others::Others;
+pub(crate) use silent::Silence;
+use silent::{silent, unreachable};
 pub(crate) use sockets::StatusServer;
 
 /// Longest line in either direction: an explanation of a large range has thousands of steps.
@@ -532,38 +535,6 @@ pub(crate) struct Found {
     pub(crate) silence: Option<Silence>,
 }
 
-/// Why a mount's server says nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Silence {
-    /// The process is there: stopped, or stuck.
-    DoesNotAnswer,
-    /// It was killed.
-    Gone,
-}
-
-impl Silence {
-    /// Returns what to say and what to do of the mount on `directory`.
-    pub(crate) fn advice(self, directory: &Path, pid: Option<i32>) -> String {
-        let directory = directory.display();
-        match self {
-            Silence::DoesNotAnswer => {
-                let (who, which) = match pid {
-                    Some(pid) => (format!(" (process {pid})"), pid.to_string()),
-                    None => (String::new(), "PROCESS".to_owned()),
-                };
-                format!(
-                    "its server does not answer{who}: `kill -CONT {which}` if it was stopped; \
-                     `holdfast unmount --lazy {directory}` takes the directory away"
-                )
-            }
-            Silence::Gone => format!(
-                "its server is gone: `holdfast unmount {directory}` clears it away, and the next \
-                 mount recovers the pool"
-            ),
-        }
-    }
-}
-
 impl Found {
     /// Returns a text among the facts of the server: `pool`, `directory`, `log`.
     pub(crate) fn text(&self, name: &str) -> &str {
@@ -678,7 +649,8 @@ impl Found {
     }
 }
 
-/// Asks every server of this user. A socket that nobody answers counts while its pool is mounted.
+/// Asks every server of this user. A socket that nobody answers counts while its pool is mounted,
+/// and so does a mount of this user's that no server has told.
 pub(crate) fn all() -> anyhow::Result<Vec<Found>> {
     let mounts = mountpoint::mounts().context("cannot read the table of mounts")?;
     let mut found = Vec::new();
@@ -707,53 +679,10 @@ pub(crate) fn all() -> anyhow::Result<Vec<Found>> {
             },
         }
     }
+    let unreachable = unreachable(&mounts, &found);
+    found.extend(unreachable);
     found.sort_by_cached_key(Found::directory);
     Ok(found)
-}
-
-/// Returns the mount whose server did not answer on `socket`, by what the kernel knows: the process
-/// that listens there, and where its pool is mounted.
-fn silent(socket: &Path, mounts: &[MountEntry]) -> Option<Found> {
-    let is_of_socket = |entry: &&MountEntry| {
-        entry.kind == MOUNT_TYPE && pools_in(&entry.source).any(|pool| is_socket_of(socket, pool))
-    };
-    let entry = mounts.iter().rfind(is_of_socket)?;
-    let (pid, silence) = match connect(socket, AT_ONCE) {
-        Ok(stream) => (front::peer::ids(&stream).ok()?.pid, Silence::DoesNotAnswer),
-        // Its queue is full: somebody listens, and the kernel does not say who.
-        Err(error) if error.kind() == ErrorKind::WouldBlock => (None, Silence::DoesNotAnswer),
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => (None, Silence::Gone),
-        Err(_) => return None,
-    };
-    let mount = |entry: &MountEntry| {
-        json!({
-            "directory": entry.directory.to_string_lossy(),
-            "directory_bytes": entry.directory.as_os_str().as_bytes(),
-            "device": entry.device,
-        })
-    };
-    let others = mounts.iter().filter(is_of_socket).filter(|it| it.id != entry.id);
-    let all: Vec<Value> = [entry].into_iter().chain(others).map(mount).collect();
-    let is_it = |pool: &&str| is_socket_of(socket, pool);
-    let pool = pools_in(&entry.source).find(is_it).unwrap_or(&entry.source);
-    let server = json!({
-        "pool": pool,
-        "directory": entry.directory.to_string_lossy(),
-        "directory_bytes": entry.directory.as_os_str().as_bytes(),
-        "device": entry.device,
-        "mounts": all,
-        "pid": pid,
-        "problem": silence.advice(&entry.directory, pid),
-    });
-    let (status, socket) = (json!({ "server": server }), socket.to_owned());
-    Some(Found { status, socket, silence: Some(silence) })
-}
-
-/// Whether a socket is called as that of a pool.
-fn is_socket_of(socket: &Path, pool: &str) -> bool {
-    let stem = socket.file_stem().unwrap_or_default().as_bytes();
-    let stem = stem.strip_suffix(b".users").unwrap_or(stem);
-    stem == key_of(Path::new(pool)).as_bytes()
 }
 
 /// Whether others ask by this socket.

@@ -78,6 +78,7 @@ fn explain_mounted(path: &OsStr) -> anyhow::Result<Vec<ExplainStep>> {
     status::check_way(path)?;
     let metadata = std::fs::symlink_metadata(path).with_context(|| format!("{shown}"))?;
     let found = match status::find(path)? {
+        Some(found) if !found.advice().is_empty() => anyhow::bail!("{shown}: {}", found.advice()),
         Some(found) => node_in(&found, path, &metadata).map(|(mount, node)| (found, mount, node)),
         None => None,
     };

@@ -8,7 +8,7 @@ use crate::args::StatusArgs;
 use crate::exit;
 use crate::output::{Output, printable};
 use crate::size::ByteSize;
-use crate::status::{self, Found};
+use crate::status::{self, Found, Silence};
 use crate::summary;
 
 pub(crate) fn run(args: &StatusArgs, output: &Output) -> anyhow::Result<u8> {
@@ -32,7 +32,8 @@ pub(crate) fn run(args: &StatusArgs, output: &Output) -> anyhow::Result<u8> {
     for server in &found {
         output.fact(&text_of(server, args.verbose), &server.status);
     }
-    Ok(exit::DONE)
+    let is_unreachable = |it: &Found| it.silence == Some(Silence::NotReachable);
+    Ok(if found.iter().any(is_unreachable) { exit::FAILED } else { exit::DONE })
 }
 
 /// Returns a server's status for people: a few lines, and every count if that `is_verbose`.

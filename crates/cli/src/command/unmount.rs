@@ -39,7 +39,8 @@ pub(crate) fn run(
     let shown = args.directory.display();
     let directory = absolute(&args.directory)?;
     // Before unmounting, while it can still be asked.
-    let found = status::find_now(&directory)?.filter(|found| found.is_on(&directory));
+    let is_asked = |found: &Found| found.silence != Some(Silence::NotReachable);
+    let found = status::find_now(&directory)?.filter(|it| it.is_on(&directory) && is_asked(it));
     let silence = found.as_ref().and_then(|found| found.silence);
     let entry = mount_at(&args.directory, &directory, found.as_ref())?;
     if silence == Some(Silence::Gone) {

@@ -180,6 +180,52 @@ fn without_sockets(mounted: &Mounted) -> Pid {
     pid.and_then(Pid::from_raw).expect("it has a number")
 }
 
+/// Goal: a mount whose server has no socket any more is told by `status`, which fails, and by each
+/// command that is given the directory, a path below it, or the pool; it is unmounted all the same.
+/// Servers of other run directories are none of those.
+#[test]
+fn a_server_without_a_socket_is_told_as_not_reachable() {
+    if !can_mount("a_server_without_a_socket_is_told_as_not_reachable") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let (pool, root) = (mounted.text("pool.hf"), mounted.text("mnt"));
+    write(&mounted.path("file"), b"data");
+    let server = without_sockets(&mounted);
+    let text = told(&mounted, &["status"], 1);
+    let process = format!("{pool} on {root} (process {})", server.as_raw_nonzero());
+    assert!(text.contains(&process) && text.contains("server not reachable"), "{text}");
+    assert!(!text.contains("No pool is mounted"), "{text}");
+    for arguments in [
+        &["status", &root][..],
+        &["status", &pool],
+        &["status", &mounted.text("mnt/file")],
+        &["clone", "create", &format!("{root}@a")],
+        &["clone", "create", &format!("{pool}:root@a")],
+        &["fileset", "list", &root],
+        &["quota", "report", &root],
+        &["explain", &mounted.text("mnt/file")],
+        &["mount", &root, "-o", "remount,noatime"],
+    ] {
+        let text = told(&mounted, arguments, 1);
+        let is_told = text.contains("server not reachable") && text.contains("holdfast unmount");
+        assert!(is_told, "{arguments:?}: {text}");
+    }
+    let elsewhere = mounted.work.join("elsewhere");
+    fs::create_dir(&elsewhere).expect("the name is new");
+    let other = Command::new(crate::HOLDFAST)
+        .args(["status", "--json"])
+        .env("HOLDFAST_RUN_DIR", &elsewhere)
+        .output()
+        .expect("it starts");
+    assert!(other.status.success() && other.stdout.is_empty(), "{other:?}");
+    told(&mounted, &["unmount", &root], 0);
+    told(&mounted, &["status"], 0);
+    mounted.mount(&[]);
+    assert_eq!(fs::read(mounted.path("file")).expect("it was written"), b"data");
+    mounted.finish();
+}
+
 /// Goal: where the server cannot be asked, for its socket is gone, an unmount ends when the pool is
 /// closed, and fails where it is not. Method: the server is stopped, goes on, is killed.
 #[test]
