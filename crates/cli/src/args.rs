@@ -273,7 +273,7 @@ pub(crate) struct MountArgs {
     pub(crate) daemon: bool,
     /// Options as mount(8) has them: ro, noexec, nodev, nosuid, noatime, allow_other, ...; remount:
     /// change the mount that is there; noxattr: no extended attributes, access lists and
-    /// capabilities, and fewer messages; share: as
+    /// capabilities, and fewer messages; inode32: numbers for programs of 32 bits; share: as
     /// --shared does; direct_io: the kernel keeps nothing of any file; direct_io=marked: of files
     /// whose attribute user.holdfast.direct_io is on; discard: discard free space of files and of
     /// block devices; nodiscard: of neither [default: of files with holes only]

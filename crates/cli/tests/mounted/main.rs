@@ -25,6 +25,7 @@ mod locks;
 mod mount;
 mod moving;
 mod names;
+mod numbers;
 mod options;
 mod packaged;
 mod quota;

@@ -55,6 +55,7 @@ mod options;
 pub mod protocol;
 mod run;
 mod server;
+mod small;
 mod switches;
 mod transport;
 

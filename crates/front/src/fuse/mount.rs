@@ -210,6 +210,7 @@ fn server_of(
         None => server,
     };
     let server = server.with_direct_io(options.direct_io);
+    let server = if options.has_small_numbers { server.with_small_numbers() } else { server };
     Ok(Arc::new(if options.has_no_xattrs { server.without_xattrs() } else { server }))
 }
 

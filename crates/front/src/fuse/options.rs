@@ -186,6 +186,9 @@ pub struct MountOptions {
     /// As whom each request is done and checked here, whoever asked the kernel: user, group and
     /// other groups; `None`: as whoever the kernel says, who has checked it.
     pub acts_as: Option<(u32, u32, Vec<u32>)>,
+    /// Whether numbers of inodes have 32 bits, and places in directories 31: what does not fit is
+    /// refused.
+    pub has_small_numbers: bool,
     /// Whether a mount that is there is to be changed.
     pub is_remount: bool,
     /// Flags of mount(8): `noexec`, `nodev` and so on.
@@ -209,7 +212,7 @@ impl UnknownOption {
             "mand" => "FUSE has no mandatory locks: leave it out",
             "bind" | "rbind" | "move" => "mount(8) does that itself: `mount --bind DIR OTHER`",
             _ => {
-                "unknown: known are ro, rw, remount, allow_other, noxattr, share, \
+                "unknown: known are ro, rw, remount, allow_other, noxattr, inode32, share, \
                  direct_io, direct_io=marked, discard, nodiscard, and the flags of mount(8)"
             }
         };
@@ -238,6 +241,7 @@ impl MountOptions {
             is_shared: false,
             direct_io: DirectIo::Asked,
             acts_as: None,
+            has_small_numbers: false,
             is_remount: false,
             flags: if is_root { vec![DEV, SUID] } else { Vec::new() },
             contexts: Vec::new(),
@@ -255,6 +259,7 @@ impl MountOptions {
                 "discard" => self.discards = Some(true),
                 "nodiscard" => self.discards = Some(false),
                 "noxattr" => self.has_no_xattrs = true,
+                "inode32" => self.has_small_numbers = true,
                 // mount(8) takes the second for itself.
                 "share" | "shared" => self.is_shared = true,
                 "direct_io" => self.direct_io = DirectIo::All,
@@ -310,6 +315,7 @@ impl MountOptions {
                 options.direct_io != DirectIo::Asked && options.direct_io != self.direct_io,
             ),
             ("noxattr", options.has_no_xattrs && !self.has_no_xattrs),
+            ("inode32", options.has_small_numbers && !self.has_small_numbers),
             ("allow_other", options.allows_others && !self.allows_others),
             ("discard", options.discards.is_some() && options.discards != self.discards),
         ];

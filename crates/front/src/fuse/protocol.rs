@@ -18,8 +18,12 @@ pub const ROOT_NODE: NodeId = NodeId(1);
 
 /// Translates between node ids and inode numbers.
 ///
-/// The root and the inode whose number is 1 change places, and everything else keeps its number:
-/// so each direction is total, one to one, and the same after every restart (FU2).
+/// 1. The slot of the mounted fileset and slot 0 change places: what is in the fileset itself has
+///    its number there, the same for each snapshot of it, and all else (its `.clones`) a number of
+///    more than 40 bits that nothing in it has.
+/// 2. The root and the inode whose number is then 1 change places.
+///
+/// So each direction is total, one to one, and the same after every restart (FU2).
 #[derive(Clone, Copy, Debug)]
 pub struct NodeNumbers {
     root: Ino,
@@ -35,19 +39,29 @@ impl NodeNumbers {
     /// Returns the inode that `node` names.
     #[must_use]
     pub fn ino_of(&self, node: NodeId) -> Ino {
-        Ino(self.swapped(node.0))
+        self.in_other_slot(Ino(self.with_root_first(node.0)))
     }
 
     /// Returns the node id of `ino`.
     #[must_use]
     pub fn node_of(&self, ino: Ino) -> NodeId {
-        NodeId(self.swapped(ino.0))
+        NodeId(self.with_root_first(self.in_other_slot(ino).0))
     }
 
-    fn swapped(&self, number: u64) -> u64 {
+    fn in_other_slot(&self, ino: Ino) -> Ino {
+        let own = self.root.slot();
+        match ino.slot() {
+            slot if slot == own => ino.in_slot(0),
+            0 => ino.in_slot(own),
+            _ => ino,
+        }
+    }
+
+    fn with_root_first(&self, number: u64) -> u64 {
+        let root = self.root.in_slot(0).0;
         if number == ROOT_NODE.0 {
-            self.root.0
-        } else if number == self.root.0 {
+            root
+        } else if number == root {
             ROOT_NODE.0
         } else {
             number
@@ -476,4 +490,30 @@ pub enum Reply<'a> {
     StatFs(StatFs),
     /// Refused or failed.
     Error(Errno),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: numbers are translated one to one, whatever slot the root is in, and those of its own
+    /// fileset are small; those of other filesets are none of them.
+    #[test]
+    fn numbers_are_translated_one_to_one() {
+        for slot in [0, 1, 77, (1 << 23) - 2] {
+            let numbers = NodeNumbers::new(Ino::root_of_slot(slot));
+            assert_eq!(numbers.node_of(Ino::root_of_slot(slot)), ROOT_NODE);
+            let mut seen = std::collections::BTreeSet::new();
+            for (other, number) in [0, 1, 77, 78, (1 << 23) - 2]
+                .into_iter()
+                .flat_map(|other| (0..20).chain([(1 << 40) - 1]).map(move |number| (other, number)))
+            {
+                let ino = Ino(number).in_slot(other);
+                let node = numbers.node_of(ino);
+                assert_eq!(numbers.ino_of(node), ino);
+                assert!(seen.insert(node), "{ino:?} has the node of another");
+                assert_eq!(node.0 >> 40 == 0, other == slot, "{ino:?}");
+            }
+        }
+    }
 }

@@ -28,6 +28,7 @@ use super::options::{DIRECT_IO_MARK, DirectIo};
 use super::protocol::{
     Declined, NewNode, Node, NodeId, NodeNumbers, ReadRequest, Reply, Request, Sender,
 };
+use super::small;
 use super::switches::Switches;
 use crate::failure::log_failure;
 use crate::shared::Viewer;
@@ -86,6 +87,8 @@ pub struct Server {
     acting: Option<Acting>,
     /// What a remount changes.
     switches: Arc<Switches>,
+    /// Whether a number of more than 32 bits is refused (SN1).
+    has_small_numbers: bool,
 }
 
 impl Server {
@@ -123,6 +126,7 @@ impl Server {
             viewer,
             acting,
             switches: Arc::default(),
+            has_small_numbers: false,
         }
     }
 
@@ -160,6 +164,13 @@ impl Server {
     #[must_use]
     pub fn with_direct_io(self, direct_io: DirectIo) -> Server {
         Server { direct_io, ..self }
+    }
+
+    /// Returns a server for programs whose numbers of inodes have 32 bits, and whose places in
+    /// directories have 31 (SN1, SN2).
+    #[must_use]
+    pub fn with_small_numbers(self) -> Server {
+        Server { has_small_numbers: true, ..self }
     }
 
     /// Returns a server that has no extended attributes, whatever the file system has, and so no
@@ -245,12 +256,25 @@ impl Server {
         }
         caller.keeps_atime = self.switches.keeps_atime();
         let reply = self.dispatch(&caller, sender.thread, request, scratch);
+        let reply = if self.has_small_numbers { self.with_small_number(reply) } else { reply };
         if let (Some(given), Ok(Reply::Entry(node) | Reply::Created { node, .. })) =
             (self.given(), &reply)
         {
             given.add(node.id);
         }
         reply.unwrap_or_else(Reply::Error)
+    }
+
+    /// SN1: Refuses a file whose number is too large, and gives its reference back.
+    fn with_small_number<'s>(&self, reply: Result<Reply<'s>, Errno>) -> Result<Reply<'s>, Errno> {
+        let Ok(Reply::Entry(node) | Reply::Created { node, .. }) = &reply else { return reply };
+        if small::is_small(node.id) {
+            return reply;
+        }
+        let ino = self.numbers.ino_of(node.id);
+        tracing::warn!(number = node.id.0, "a mount with -o inode32 has no number for a file");
+        self.fs.forget(ino, 1);
+        Err(Errno::OVERFLOW)
     }
 
     /// Returns what its kernel may ask about; `None`: whatever it likes.

@@ -6,6 +6,7 @@ use rustix::io::Errno;
 use super::{Server, done, errno};
 use crate::fuse::given::Given;
 use crate::fuse::protocol::{ListedName, Listing, NodeId, Reply};
+use crate::fuse::small::{self, SmallListing};
 
 impl Server {
     pub(super) fn read_dir(
@@ -17,6 +18,15 @@ impl Server {
         listing: &mut dyn Listing,
     ) -> Result<Reply<'static>, Errno> {
         let directory = self.numbers.ino_of(node);
+        if self.has_small_numbers {
+            let mut each = SmallListing::new(listing);
+            let read = self.fs.readdir(caller, directory, small::cookie_at(cookie), &mut |entry| {
+                each.add(self.listed(entry))
+            });
+            let is_small = each.end();
+            read.map_err(|error| errno("readdir", directory, &error))?;
+            return if is_small { Ok(Reply::Done) } else { Err(Errno::OVERFLOW) };
+        }
         if with_nodes && !self.given().is_some_and(Given::is_full) {
             return self.read_dir_with_nodes(caller, directory, cookie, listing);
         }
