@@ -1,8 +1,5 @@
 //! A mount that is served and is to be another: read-only or not, with access times or without.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-
 use anyhow::Context;
 use front::fuse::MountOptions;
 use serde::{Deserialize, Serialize};
@@ -14,12 +11,12 @@ use super::{Mounted, Mounts};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RemountSpec {
-    /// Where it is.
-    pub(crate) directory: Vec<u8>,
-    /// Its device number, by the kernel's table of mounts.
+    /// Its device number, by the kernel's table of mounts: of each copy of it.
     pub(crate) device: String,
     /// All its options, as mount(8) has them.
     pub(crate) options: String,
+    /// Whether it is only asked whether that can be.
+    pub(crate) is_trial: bool,
 }
 
 impl Mounts {
@@ -33,13 +30,11 @@ impl Mounts {
             options.is_read_only || !is_read_only,
             "{shown}: the pool is open to be read only: unmount it, and mount it with -o rw"
         );
-        let (remounter, facts) = {
+        let (remounter, directory, facts) = {
             let list = self.lock();
             let is_it = |it: &&Mounted| {
                 // A mounter's word is believed of nothing.
-                it.mounter.is_none()
-                    && it.session.device() == Some(&spec.device)
-                    && it.session.directory().as_os_str().as_bytes() == spec.directory
+                it.mounter.is_none() && it.session.device() == Some(&spec.device)
             };
             let mounted = list.mounted.iter().find(is_it);
             let mounted = mounted.with_context(|| format!("{shown}: it serves no such mount"))?;
@@ -48,10 +43,13 @@ impl Mounts {
                     "-o {fixed} is for a new mount, and no remount: unmount it, and mount it so"
                 );
             }
-            (mounted.session.remounter(), mounted.facts(&self.path))
+            let directory = mounted.session.directory().to_owned();
+            (mounted.session.remounter(), directory, mounted.facts(&self.path))
         };
+        if spec.is_trial {
+            return Ok(facts);
+        }
         remounter.set(&options)?;
-        let directory = OsString::from_vec(spec.directory.clone());
         tracing::info!(?directory, is_read_only = options.is_read_only, "remounted");
         Ok(facts)
     }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
 
 use crate::packaged::{mount_helper, options_of};
-use crate::several::{pid_of, refused};
+use crate::several::{other, pid_of, refused};
 use crate::{HOLDFAST, Mounted, can_mount, errno, write};
 
 /// Runs `script` as root in a mount namespace where mount(8) finds the helper of the package, and
@@ -146,7 +146,16 @@ fn a_read_only_remount_flushes_and_ends_changes() {
         let bytes = fs::read(mounted.path(&format!("f{number}"))).expect("it was synced");
         assert_eq!(bytes, vec![number; 10_000]);
     }
-    mounted.holdfast(&["mount", &root, "-o", "remount,ro"]);
+    refused(&mounted, &["mount", &root, "-o", "remount,ro,share"], "stays as it was");
+    write(&mounted.path("new"), b"it stayed");
+    // A copy on another directory is the same mount.
+    let copy = other(&mounted);
+    let at = mounted.text("other");
+    rustix::mount::mount_bind(&root, &at).expect("root may");
+    mounted.holdfast(&["mount", &at, "-o", "remount,ro"]);
+    assert_eq!(errno(fs::write(mounted.path("new"), b"")), rofs);
+    rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty()).expect("it is not in use");
+    drop(copy);
     mounted.holdfast(&["mount", &root, "-o", "remount,rw"]);
     write(&mounted.path("new"), b"new");
     for fixed in ["share", "direct_io", "noxattr", "discard"] {
@@ -154,6 +163,13 @@ fn a_read_only_remount_flushes_and_ends_changes() {
         refused(&mounted, &["mount", &root, "-o", &format!("remount,{fixed}")], &words);
     }
     refused(&mounted, &["mount", &mounted.text("."), "-o", "remount,ro"], "no Holdfast mount");
+    // What the kernel has held back is written first.
+    mounted.remount(&["--writeback-cache", "--commit-interval", "60m"]);
+    write(&mounted.path("held"), &[7; 100_000]);
+    mounted.holdfast(&["mount", &root, "-o", "remount,ro"]);
+    kill_process(pid_of(&mounted), Signal::KILL).expect("it is ours");
+    mounted.mount(&[]);
+    assert_eq!(fs::read(mounted.path("held")).expect("it was synced"), [7; 100_000]);
     mounted.remount(&["-o", "ro"]);
     refused(&mounted, &["mount", &root, "-o", "remount,rw"], "open to be read only");
     assert_eq!(errno(fs::write(mounted.path("new"), b"")), rofs);

@@ -1,19 +1,18 @@
 //! `holdfast mount -o remount,...`: changes a mount that is there, in the kernel and at its server.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::Context;
 use front::fuse::MountOptions;
 use front::fuse::mountpoint::{self, MOUNT_TYPE, MountEntry};
 use rustix::io::Errno;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::MountArgs;
 use crate::exit::{self, UsageError};
 use crate::mounts::RemountSpec;
 use crate::output::Output;
-use crate::status::{self, Answer, Question};
+use crate::status::{self, Answer, Found, Question};
 
 /// Whether a mount that is there is to be changed.
 pub(super) fn is_asked(args: &MountArgs) -> Result<bool, UsageError> {
@@ -34,23 +33,23 @@ pub(super) fn run(args: &MountArgs, output: &Output) -> anyhow::Result<u8> {
     let words = options_after(&entry, args);
     let mut options = MountOptions::new(&entry.source);
     apply(&mut options, std::slice::from_ref(&words))?;
-    let spec = RemountSpec {
-        directory: directory.as_os_str().as_bytes().to_vec(),
-        device: entry.device,
-        options: words,
-    };
+    let as_it_was = || format!("{shown} stays as it was");
+    let server = server_of(&entry.device).with_context(as_it_was)?;
+    let mut spec = RemountSpec { device: entry.device, options: words, is_trial: true };
+    ask(&server, &spec).with_context(as_it_was)?;
+    spec.is_trial = false;
     // Changes end in the kernel first, which refuses that while a file is open to be written, and
     // begin at the server first.
     if options.is_read_only {
         remount(&directory, &options)?;
-        ask(&directory, &spec).with_context(|| {
+        ask(&server, &spec).with_context(|| {
             format!(
                 "{shown} is read-only for programs, but its server has not agreed, and what was \
                  written last may not be durable"
             )
         })?;
     } else {
-        ask(&directory, &spec).with_context(|| format!("{shown} stays as it was"))?;
+        ask(&server, &spec).with_context(as_it_was)?;
         remount(&directory, &options)?;
     }
     let how = if options.is_read_only { "read-only" } else { "to be read and written" };
@@ -89,14 +88,25 @@ fn remount(directory: &Path, options: &MountOptions) -> anyhow::Result<()> {
     })
 }
 
-/// Has the server do it.
-fn ask(directory: &Path, spec: &RemountSpec) -> anyhow::Result<()> {
-    let found = status::find_now(directory)?.filter(|found| found.is_on(directory));
+/// Returns the server of the mount of a device number, or of a copy of it on another directory. A
+/// mounter's word for a number counts for nothing.
+fn server_of(device: &str) -> anyhow::Result<Found> {
+    let serves = |found: &Found| {
+        let mounts = found.status["server"]["mounts"].as_array();
+        let is_it = |mount: &Value| mount["device"] == device && mount["mounter"].is_null();
+        mounts.is_some_and(|mounts| mounts.iter().any(is_it))
+    };
+    let found = status::all()?.into_iter().find(serves);
     let found = found.context("its server is not found: `holdfast status`")?;
     anyhow::ensure!(found.advice().is_empty(), "{}", found.advice());
+    Ok(found)
+}
+
+/// Has the server do it.
+fn ask(server: &Found, spec: &RemountSpec) -> anyhow::Result<()> {
     let request = serde_json::to_value(spec)?;
     let question = Question::Remount { version: crate::control::VERSION, request };
-    match status::ask(&found.socket, &question)? {
+    match status::ask(&server.socket, &question)? {
         Answer::Mounted(_) => Ok(()),
         Answer::Error(error) => anyhow::bail!(error),
         Answer::Closing => anyhow::bail!(status::CLOSING),
