@@ -354,3 +354,44 @@ fn what_is_received_is_shown_beside_somebody_who_counts_its_clone() {
     let filesets = told.recv_timeout(Duration::from_secs(120));
     assert_eq!(filesets, Ok(2 + 26), "nobody waits for ever");
 }
+
+/// Goal: some of a stream is in the way of another until that is asked for in its place; the same
+/// stream goes on, whoever asks for what, and a rest of another takes nothing away.
+#[test]
+fn some_of_a_stream_gives_way_to_another_if_that_is_asked_for() {
+    let device = pool_of(POOL_BYTES, 3);
+    let source = open(&device, "root", None);
+    create(&source, "first", &vec![1; 4 << 20]);
+    take(&source, "c0");
+    create(&source, "second", &vec![2; 4 << 20]);
+    take(&source, "c1");
+    let [one, other] = ["c0", "c1"].map(|clone| send_from(&source, None, clone, None));
+    let target = pool_of(POOL_BYTES, 9);
+    let pool = open(&target, "root", None);
+    let in_place = |stream: &[u8]| {
+        pool.receive_in_place(&name("copy"), &mut &stream[..], [7; 32], &mut |_, _| ())
+    };
+    let slot = || {
+        let all = pool.filesets().expect("the table can be read");
+        all.into_iter().find(|it| it.is_receiving).map(|it| it.slot)
+    };
+    let half = &other[..other.len() * 3 / 4];
+    let token = receive(&pool, half).expect_err("it breaks off").token.expect("it goes on");
+    let begun = slot().expect("some has come");
+    let refused = receive(&pool, &one).expect_err("another has begun").error.to_string();
+    assert!(refused.contains("--discard-partial receives this one"), "{refused}");
+    in_place(half).expect_err("it breaks off");
+    assert_eq!(slot(), Some(begun), "the same stream goes on");
+    let rest = send_from(&source, None, "c1", Some(token));
+    let received = in_place(&one).expect("there is room");
+    assert_eq!(received.clone, part("c0"));
+    assert_eq!(slot(), None);
+    free_all(&pool);
+    assert_eq!(names(&pool), ["copy", "copy@c0", "root"]);
+    in_place(&rest).expect_err("nothing of it is here any more");
+    assert_eq!(names(&pool), ["copy", "copy@c0", "root"]);
+    source.close().expect("nothing fails");
+    pool.close().expect("nothing fails");
+    drop(pool);
+    assert_clean(&target);
+}

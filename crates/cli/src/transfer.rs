@@ -76,6 +76,9 @@ pub enum Transfer {
         fileset: String,
         /// Only verify the stream, and look whether the fileset could receive it.
         is_dry_run: bool,
+        /// Give up what came of another stream.
+        #[serde(default)]
+        discards_partial: bool,
     },
     /// Move a fileset to another pool of the same server.
     Move {
@@ -127,7 +130,7 @@ impl Transfer {
     /// Claims the fileset that it writes to, for as long as it takes; refuses one that it would put
     /// another content in the place of.
     fn claim(&self, mounts: &Mounts) -> Result<Option<Claim>, BackendError> {
-        if let Transfer::Receive { fileset, is_dry_run: false } = self {
+        if let Transfer::Receive { fileset, is_dry_run: false, .. } = self {
             mounts.uses.check_replaced(fileset)?;
         }
         let Transfer::Import { tree } = self else { return Ok(None) };
@@ -288,7 +291,7 @@ mod tests {
         vec![
             Transfer::Diff { fileset: name(), from: from(), to_fileset: name(), to },
             Transfer::Send { fileset: name(), clone: from(), from: None, resume: Some(from()) },
-            Transfer::Receive { fileset: name(), is_dry_run: true },
+            Transfer::Receive { fileset: name(), is_dry_run: true, discards_partial: false },
             Transfer::Move { fileset: name(), pool: "/p".into(), to: from(), gives_up: true },
             Transfer::Import { tree: tree.clone() },
             Transfer::ExportTree { tree },

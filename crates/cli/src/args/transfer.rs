@@ -65,6 +65,9 @@ pub(crate) struct ReceiveArgs {
     /// Give up what came of a stream that broke off
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) abort: bool,
+    /// Give up what came of another stream that broke off; the same one goes on
+    #[arg(long, conflicts_with_all = ["dry_run", "abort"])]
+    pub(crate) discard_partial: bool,
     #[command(flatten)]
     pub(crate) members: MemberPaths,
 }

@@ -35,7 +35,8 @@ fn receive(at: &Controlled, args: &ReceiveArgs, output: &Output) -> anyhow::Resu
         output.fact(&format!("what came to {pool}:{name} is given up"), &facts);
         return Ok(exit::DONE);
     }
-    let request = Transfer::Receive { fileset, is_dry_run: args.dry_run };
+    let (is_dry_run, discards_partial) = (args.dry_run, args.discard_partial);
+    let request = Transfer::Receive { fileset, is_dry_run, discards_partial };
     let file = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let mut progress = output.progress();
     let tell = &mut |done, total| {

@@ -131,8 +131,9 @@ pub(super) fn transfer(
         Transfer::Send { fileset, clone, from, resume } => {
             send(path, pool, (fileset, clone, from.as_deref(), resume.as_deref()), file, progress)
         }
-        Transfer::Receive { fileset, is_dry_run } => {
-            receive(path, pool, fileset, *is_dry_run, file, progress)
+        Transfer::Receive { fileset, is_dry_run, discards_partial } => {
+            let how = (*is_dry_run, *discards_partial);
+            receive(path, (pool, fileset), how, file, progress)
         }
     }
 }
@@ -164,9 +165,8 @@ fn send(
 
 fn receive(
     path: &Path,
-    pool: &Pool,
-    fileset: &str,
-    is_dry_run: bool,
+    (pool, fileset): (&Pool, &str),
+    (is_dry_run, discards_partial): (bool, bool),
     file: &mut Watched<'_>,
     progress: OnBytes<'_>,
 ) -> Result<Value, BackendError> {
@@ -182,7 +182,10 @@ fn receive(
         } else {
             let random = random_bytes()?;
             let random = *random.first_chunk().expect("32 of 64 bytes");
-            pool.receive(&name, &mut input, random, tell)
+            match discards_partial {
+                true => pool.receive_in_place(&name, &mut input, random, tell),
+                false => pool.receive(&name, &mut input, random, tell),
+            }
         };
         let received = match received {
             Ok(received) => received,

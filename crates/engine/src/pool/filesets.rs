@@ -431,7 +431,24 @@ impl Pool {
         random: [u8; 32],
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Received, ReceiveFailure> {
-        let done = self.core.receive(name.parts(), (input, None), random, progress);
+        let done = self.core.receive(name.parts(), (input, None, false), random, progress);
+        self.free_given_up()?;
+        done
+    }
+
+    /// As [`Pool::receive`]; what came of another stream to the same name is given up.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::receive`].
+    pub fn receive_in_place(
+        &self,
+        name: &FilesetName,
+        input: &mut dyn Read,
+        random: [u8; 32],
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Received, ReceiveFailure> {
+        let done = self.core.receive(name.parts(), (input, None, true), random, progress);
         self.free_given_up()?;
         done
     }

@@ -587,7 +587,7 @@ impl Move<'_> {
         };
         let mut receive = |input: &mut dyn Read| {
             let mut input = Until { way: input, clock: &*source.core.store.clock, until_ns };
-            let input: (&mut dyn Read, _) = (&mut input, Some(arrival));
+            let input: (&mut dyn Read, _, _) = (&mut input, Some(arrival), false);
             target.core.receive(to.parts(), input, random, &mut |_, _| ())
         };
         let done = pipe.carry(&mut send, &mut receive);

@@ -138,17 +138,21 @@ impl Drop for Receiving<'_> {
 
 impl Core {
     /// Makes of a stream the fileset of this name, or the next state of it. `progress` is told
-    /// which anode came, and below which number all are.
+    /// which anode came, and below which number all are. What came of another stream is in the way,
+    /// or given up if `discards`.
     pub(crate) fn receive(
         &self,
         path: &[NamePart],
-        (input, arrival): (&mut dyn Read, Option<Arrival>),
+        (input, arrival, discards): (&mut dyn Read, Option<Arrival>, bool),
         random: [u8; 32],
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Received, ReceiveFailure> {
         self.check_writable().map_err(ReceiveError::from)?;
         let mut reader = StreamReader::new(input);
         let begin = first_of(&mut reader)?;
+        if discards && self.is_of_another(path, &begin)? {
+            self.abort_receiving(path)?;
+        }
         // While fronts wait for the last stream of a move; the next begins anew.
         let is_last = arrival.as_ref().is_some_and(|it| it.end.is_some());
         let mut receiving = self.begin_receiving(path, (begin, arrival), random)?;

@@ -77,7 +77,10 @@ impl Core {
         let advice = format!("`holdfast receive --abort` gives up what came to {shown}");
         let is_of_move = entry.moving == arrival.map(Arrival::moving);
         if entry.origin != begin.to || entry.parent != parent || !is_of_move {
-            return Err(refused(format!("{shown} is receiving another stream: {advice}")));
+            return Err(refused(format!(
+                "{shown} is receiving another stream: {advice}, and --discard-partial receives \
+                 this one in its place"
+            )));
         }
         let FilesetState::Receiving(at) = entry.state else { return Err(FsError::Stale.into()) };
         if begin.resume > (at.container, at.end) {
@@ -93,6 +96,19 @@ impl Core {
             )));
         }
         Ok(Target { partial, base })
+    }
+
+    /// Whether some of another stream than `begin` has come to the fileset of this name, which a
+    /// whole one could take the place of. What a move has left is the move's.
+    pub(super) fn is_of_another(&self, path: &[NamePart], begin: &Begin) -> Done<bool> {
+        let index = self.filesets.table.lock(&self.store)?;
+        let Some(slot) = receiving_at(&index, path)?.map(|node| node.slot) else {
+            return Ok(false);
+        };
+        let base = self.base_of_stream(&index, path, begin, None)?;
+        let entry = index.read_entry(&self.store, slot)?;
+        let is_same = entry.origin == begin.to && entry.parent == base.map(|it| it.clone.slot);
+        Ok(!is_same && entry.moving.is_none() && begin.resume == (0, 0))
     }
 
     /// Returns what a stream begins from, if the fileset of this name is that still.
