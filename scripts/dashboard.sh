@@ -47,7 +47,7 @@ done
 "$program" clone create "$place/pool.hf:home@monday" >/dev/null
 "$program" export add "$place/pool.hf:home" /home --to 10.0.0.0/8,fd00::/8 --rw >/dev/null
 "$program" schedule set "$place/pool.hf:home" hourly=24,daily=7 >/dev/null
-"$program" export add "$place/rots.hf" /rots --rw --squash none >/dev/null
+"$program" export add "$place/rots.hf" /rots --rw --squash none --insecure >/dev/null
 NODE_PATH=$WORK/node_modules node scripts/dashboard.cjs "$place/said" "$place/state/token" "$WORK" \
     "$(command -v chromium)" "$place" "$server"
 kill "$server"
