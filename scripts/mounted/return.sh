@@ -57,6 +57,7 @@ scrub_is_clean "after a return"
 grep -q "nothing to bring back" "$WORK/refused" || fail "refused: $(cat "$WORK/refused")"
 
 # Killed; away for a life; killed again in the middle of its return.
+sync "$DIR"/*/*
 kill_server
 mv "$WORK/d2.hf" "$WORK/elsewhere/"
 mount_pool
