@@ -389,8 +389,7 @@ fn a_member_that_stores_no_metadata_costs_nothing() {
     assert!(seen.told * 2 > seen.hit, "{seen:?}");
 }
 
-/// Goal: a member that stored nothing of one region costs nothing. It may have been of nothing that
-/// is in use.
+/// Goal: a member that stored nothing in one region costs nothing. The region may be free.
 #[test]
 fn a_member_that_stores_nothing_of_a_region_costs_nothing() {
     let seen = explore(Extent::Region);

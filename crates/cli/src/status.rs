@@ -472,7 +472,7 @@ pub(crate) fn hand_over(
 ) -> anyhow::Result<(Value, bool)> {
     let closing = || Closing::of(Path::new(&options.fs_name));
     let stream = match connect(path, CLIENT_TIME) {
-        // It has ended since it was asked.
+        // The server ended after it gave its status.
         Err(error) if has_ended(&error) => return Err(closing().into()),
         stream => stream.with_context(|| format!("no server answers on {}", path.display()))?,
     };

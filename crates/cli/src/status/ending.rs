@@ -66,6 +66,7 @@ fn descriptor_of(pid: Option<i32>) -> Option<OwnedFd> {
 /// Waits until a process has ended, or for as long as `time`.
 fn wait_for_process(process: &OwnedFd, time: Duration) {
     let time = Timespec::try_from(time).ok();
-    // One that does not end keeps the lock of the pool, which is told by whoever needs that.
+    // A process that does not end keeps the lock of the pool: the caller that takes the lock next
+    // reports it.
     let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], time.as_ref());
 }

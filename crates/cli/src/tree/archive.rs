@@ -217,7 +217,7 @@ impl<R: Read> Archive<R> {
             let Some(header) = self.block()? else { return Ok(None) };
             let kind = header.entry_type().as_byte();
             if !matches!(kind, b'x' | b'X' | b'g' | b'L' | b'K') {
-                // What is said of one file goes before what is said of all.
+                // A record for one file comes after the global ones, and so wins over them.
                 before.records.splice(0..0, self.global.iter().cloned());
                 return self.entry(&header, &before).map(Some);
             }

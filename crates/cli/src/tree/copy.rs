@@ -572,8 +572,8 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
         Ok(())
     }
 
-    /// Returns the file that a name of the source leads to, in the target; `None`: it waits for
-    /// other names of that.
+    /// Returns the file of the target for a name of the source. `None` if the file there has more
+    /// names than were read from the source so far: it gets its rights with the last of them.
     fn file(
         &self,
         pair: &Arc<Pair<S, T>>,
@@ -607,7 +607,7 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
                     count(&self.totals.skipped);
                     return Ok(Some(node));
                 }
-                // Its other names may be those of files that are none of this one's owner's.
+                // The file of the target may have more names than that of the source has.
                 let give = || self.give_rights(&node, (meta, &wanted), &path);
                 if !is_apart && meta.links > 1 {
                     let is_given = self.share((pair, name), (meta, there), give)?;

@@ -113,7 +113,7 @@ fn newest_label(path: &Path) -> Option<Superblock> {
     let end = file.seek(SeekFrom::End(0)).ok()?;
     let aligned = u64::try_from(IO_ALIGN_BYTES).unwrap_or(1);
     let size_bytes = end - end % aligned;
-    // One that was truncated has the copies at its front.
+    // A file that was truncated has only the copies at its front.
     let copies = if size_bytes < POOL_BYTES_MIN { 0..2 } else { 0..SUPERBLOCK_COPIES };
     let size_bytes = size_bytes.max(POOL_BYTES_MIN);
     let label = |copy| label_at(&file, Geometry::superblock_offset(size_bytes, copy), copy);

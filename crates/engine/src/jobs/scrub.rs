@@ -419,7 +419,7 @@ impl Job for Scrub {
             }
         }
         let there = readable(volume);
-        // It tells of all together when it ends.
+        // No line for each mended block: the log has one line when the scrub ends.
         let _counted = volume.count_mends();
         self.counts.note_away(away_of(volume));
         let from = self.at.load(Ordering::Relaxed);

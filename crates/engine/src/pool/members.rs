@@ -480,7 +480,7 @@ impl Pool {
             Err(error @ ScrubError::Device(_)) => {
                 return Err(FsError::io(error.to_string()));
             }
-            // It goes on once that is there.
+            // The scrub goes on when the members that it needs are there.
             Err(
                 ScrubError::NotSeveral | ScrubError::Alone | ScrubError::Away | ScrubError::Joins,
             ) => {}

@@ -257,38 +257,42 @@ impl Files<'_> {
         })
     }
 
-    /// Takes the capabilities of a program away before a write, a change of its size or of its
-    /// owner, of whoever makes it, as Linux does (capabilities(7)). Kernels do so for their mounts;
-    /// clients of NFS do not.
+    /// Removes the capabilities of a program before a change of its size or owner, whoever makes it
+    /// (capabilities(7)). A kernel does so for its own mounts; NFS clients do not.
     ///
     /// CRASH: the log has this before the change: after a crash no changed program has them.
     pub(super) fn drop_capability(&self, ino: Ino, vnode: &Vnode) -> FsResult<()> {
-        let state = vnode.state.read();
-        let anode = state.anode()?;
-        if anode.kind != AnodeKind::Regular || !self.has_value(anode, CAPABILITY_NAME)? {
+        if !self.has_capability(&vnode.state.read())? {
             return Ok(());
         }
-        drop(state);
-        self.with_reclaim(|| {
-            self.change_attribute(ino, None, &mut |change, fileset, anode| {
-                self.drop_value(change, fileset, anode, CAPABILITY_NAME)
-            })
-        })
+        self.remove_capability(ino)
     }
 
-    /// Does so before a write by a caller who may write. What receives a stream does without: the
-    /// stream has the capabilities beside the content.
+    /// Removes them before a write by a caller who may write. The receiver of a stream does not
+    /// call this: the stream has the capabilities beside the content.
     pub(crate) fn drop_capability_before_write(&self, caller: &Caller, ino: Ino) -> FsResult<()> {
         let vnode = self.vnode(ino)?;
         let state = vnode.state.read();
-        let anode = state.anode()?;
-        if anode.kind != AnodeKind::Regular || !self.has_value(anode, CAPABILITY_NAME)? {
+        if !self.has_capability(&state)? {
             return Ok(());
         }
         self.check_writable()?;
         self.check_content(caller, &state, WRITE)?;
         drop(state);
-        self.drop_capability(ino, &vnode)
+        self.remove_capability(ino)
+    }
+
+    fn has_capability(&self, state: &VnodeState) -> FsResult<bool> {
+        let anode = state.anode()?;
+        Ok(anode.kind == AnodeKind::Regular && self.has_value(anode, CAPABILITY_NAME)?)
+    }
+
+    fn remove_capability(&self, ino: Ino) -> FsResult<()> {
+        self.with_reclaim(|| {
+            self.change_attribute(ino, None, &mut |change, fileset, anode| {
+                self.drop_value(change, fileset, anode, CAPABILITY_NAME)
+            })
+        })
     }
 
     /// Sets an access list, or removes it: removing one that is not there is no error.

@@ -39,7 +39,7 @@ impl Used {
             if !fs.has_deferred_work() {
                 continue;
             }
-            // TU1. Who has a turn does it, later.
+            // TU1. Where all turns are taken, the thread that has one does it later.
             let Some(_turn) = export.turns().take_free(self.turns) else { continue };
             fs.run_deferred_work();
         }

@@ -139,8 +139,8 @@ pub(super) async fn waiting_in<T: Send + 'static>(
     .await
 }
 
-/// Says whether all pools serve, and no names. One that goes on without a member
-/// serves, and so does one that has lost some of what it holds.
+/// Answers whether all pools serve, without their names. A degraded pool serves, and so does
+/// a pool that has lost files.
 async fn health(State(hub): Shared, places: Option<Extension<PlacesOfAnyone>>) -> Done {
     let looked = waiting_in(places, move || {
         let (mut is_ok, mut degraded) = (true, 0);
