@@ -29,8 +29,8 @@ use crate::vnode::Core;
 const STEP_NS: u64 = 25_000_000;
 /// Most bytes of one discard: a writer that finds no free segment waits for that (DH2).
 const DISCARD_BYTES: u64 = 16 << 20;
-/// Failures after which the standing job stops: the device has a fault, and nothing depends on
-/// discards.
+/// Failures after which the standing job and a trim stop: the device has a fault, and nothing
+/// depends on discards.
 const FAILURES_MAX: u64 = 8;
 
 /// When free segments are discarded without being asked for.
@@ -352,6 +352,10 @@ impl Job for Trim {
     fn step(&self, core: &Core, _now_ns: u64, budget: Budget) -> FsResult<Step> {
         let (mut units, mut passed_over) = (0, 0);
         while units < budget.units && passed_over < PASSED_OVER_MAX {
+            if self.counts.counters.failed() >= FAILURES_MAX {
+                self.counts.is_done.store(1, Ordering::Relaxed);
+                return Ok(Step::Done);
+            }
             let next = *self.next.lock();
             let geometry = core.store.geometry();
             let Some(group) = geometry.groups().find(|group| *group >= next.group) else {

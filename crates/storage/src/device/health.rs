@@ -8,6 +8,10 @@
 //! than three deadlines: one request after the other takes two, and behind the lock of somebody who
 //! asked just before the first expired another.
 //!
+//! A discard is a hint that may take a device long, so it counts apart: it has a
+//! [`DISCARD_SHARE`]th of the time, one that is overdue makes no other request shorter, and until
+//! it has returned the device is asked for no further discard.
+//!
 //! # Invariants
 //!
 //! D3, D4 and D5 of [`super`]: requests are refused here once the device has failed, a write or a
@@ -34,11 +38,16 @@ pub const OVERDUE_MAX: usize = 16;
 /// A stalled device has such a part of the deadline for each further request.
 pub const STALLED_SHARE: u64 = 16;
 
+/// A discard has such a part of the deadline: whoever makes it has other work to do.
+pub(super) const DISCARD_SHARE: u64 = 8;
+
 /// See the module's header.
 #[derive(Debug)]
 pub(super) struct Health {
     deadline_ns: u64,
+    /// Of all kinds but discards.
     overdue: AtomicUsize,
+    overdue_discards: AtomicUsize,
     has_failed: AtomicBool,
     is_shorter: AtomicBool,
 }
@@ -89,6 +98,7 @@ impl Health {
             // Past 584 years there is no deadline to speak of.
             deadline_ns: u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX),
             overdue: AtomicUsize::new(0),
+            overdue_discards: AtomicUsize::new(0),
             has_failed: AtomicBool::new(false),
             is_shorter: AtomicBool::new(false),
         }
@@ -112,20 +122,24 @@ impl Health {
         if is_change(kind) && self.has_failed() {
             return Err(DeviceError::Failed { device: info.name.clone() });
         }
-        let overdue = self.overdue();
-        if overdue >= OVERDUE_MAX {
+        let overdue = self.overdue.load(Ordering::SeqCst);
+        let discards = self.overdue_discards.load(Ordering::SeqCst);
+        let is_discard = kind == RequestKind::Discard;
+        if overdue >= OVERDUE_MAX || is_discard && discards > 0 {
+            let overdue = overdue + discards;
             return Err(DeviceError::Stalled { device: info.name.clone(), overdue });
         }
         let is_stalled = overdue > 0;
+        let share = match (is_stalled, is_discard) {
+            (true, _) => STALLED_SHARE,
+            (false, true) => DISCARD_SHARE,
+            (false, false) => 1,
+        };
         Ok(Asked {
             kind,
             offset: operation.offset().unwrap_or(0),
             length_bytes: operation.length_bytes(),
-            allowed_ns: if is_stalled {
-                self.deadline_ns / STALLED_SHARE
-            } else {
-                self.deadline_ns
-            },
+            allowed_ns: self.deadline_ns / share,
         })
     }
 
@@ -137,7 +151,7 @@ impl Health {
         is_outstanding: bool,
     ) -> DeviceError {
         if is_outstanding {
-            self.overdue.fetch_add(1, Ordering::SeqCst);
+            self.overdue_of(asked.kind).fetch_add(1, Ordering::SeqCst);
         }
         if is_change(asked.kind) {
             // D4.
@@ -152,14 +166,21 @@ impl Health {
         }
     }
 
-    /// An overdue call has returned.
-    pub(super) fn returned(&self) {
-        self.overdue.fetch_sub(1, Ordering::SeqCst);
+    /// An overdue call of this kind has returned.
+    pub(super) fn returned(&self, kind: RequestKind) {
+        self.overdue_of(kind).fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn overdue_of(&self, kind: RequestKind) -> &AtomicUsize {
+        match kind {
+            RequestKind::Discard => &self.overdue_discards,
+            RequestKind::Read | RequestKind::Write | RequestKind::Flush => &self.overdue,
+        }
     }
 
     /// Returns how many calls are overdue.
     pub(super) fn overdue(&self) -> usize {
-        self.overdue.load(Ordering::SeqCst)
+        self.overdue.load(Ordering::SeqCst) + self.overdue_discards.load(Ordering::SeqCst)
     }
 
     /// D5: whether it is known to have lost its end, whatever it has now.
@@ -219,11 +240,31 @@ mod tests {
         assert!(waited_ns <= 2_000_000_000, "{waited_ns}");
         let refused = health.admit(&info(), &read()).expect_err("at the bound");
         assert!(matches!(refused, DeviceError::Stalled { overdue: OVERDUE_MAX, .. }), "{refused}");
-        health.returned();
+        health.returned(RequestKind::Read);
         health.admit(&info(), &read()).expect("below the bound again");
-        (1..OVERDUE_MAX).for_each(|_| health.returned());
+        (1..OVERDUE_MAX).for_each(|_| health.returned(RequestKind::Read));
         let asked = health.admit(&info(), &Operation::Flush).expect("reads alone expired");
         assert_eq!(asked.allowed_ns, 1_000_000_000);
+    }
+
+    /// Goal: a discard that hangs costs other requests nothing, and no second discard is asked for
+    /// before it has returned.
+    #[test]
+    fn a_discard_that_hangs_costs_other_requests_nothing() {
+        let health = Health::new(Duration::from_secs(8));
+        let discard = || Operation::Discard { offset: 0, length_bytes: 4096 };
+        let asked = health.admit(&info(), &discard()).expect("healthy");
+        assert_eq!(asked.allowed_ns, 1_000_000_000);
+        health.expire(&info(), &asked, true);
+        assert_eq!(health.overdue(), 1);
+        for operation in [read(), Operation::Flush] {
+            let asked = health.admit(&info(), &operation).expect("healthy");
+            assert_eq!(asked.allowed_ns, 8_000_000_000, "{operation:?}");
+        }
+        let refused = health.admit(&info(), &discard()).expect_err("one is overdue");
+        assert!(matches!(refused, DeviceError::Stalled { overdue: 1, .. }), "{refused}");
+        health.returned(RequestKind::Discard);
+        health.admit(&info(), &discard()).expect("it has returned");
     }
 
     #[test]

@@ -21,6 +21,7 @@
 //! - D6: A discard changes its range at any time from when it is submitted until it is answered,
 //!   and not after that. One that was not answered by its deadline may change it at any later time,
 //!   and does not fail the device: whoever asked leaves the range unused for as long as it is open.
+//!   Until it has returned the device answers further discards with [`DeviceError::Stalled`].
 //!   A device that cannot discard answers [`DeviceError::NoDiscard`], to all further ones at once.
 //!
 //! # Deadlines

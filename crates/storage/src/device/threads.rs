@@ -203,11 +203,12 @@ impl Shared {
 
     fn work(&self) {
         while let Some(Queued { purpose, operation, answer, .. }) = self.next() {
+            let kind = operation.kind();
             let result = self.target.execute(purpose, operation);
             let mut state = answer.state.lock();
             if let AnswerState::Abandoned = *state {
                 drop(state);
-                self.target.health().returned();
+                self.target.health().returned(kind);
                 let mut state = self.state.lock();
                 if state.alive > POOL_THREADS {
                     state.alive -= 1;

@@ -379,9 +379,10 @@ impl Uring {
                 Some(end) => {
                     state.free.push(slot);
                     self.room.notify_one();
+                    let kind = request.operation.kind();
                     if !self.deliver(request, end) {
                         state.overdue -= 1;
-                        self.target.health.returned();
+                        self.target.health.returned(kind);
                     }
                 }
                 None => self.push(state.slots[slot].insert(request), slot),

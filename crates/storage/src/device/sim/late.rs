@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::SharedBytes;
+use super::{RequestKind, SharedBytes};
 
 /// What a late request does when its time has come.
 #[derive(Debug)]
@@ -24,6 +24,7 @@ pub(super) enum Effect {
 #[derive(Debug)]
 pub(super) struct Late {
     at_ns: u64,
+    pub(super) kind: RequestKind,
     pub(super) effect: Effect,
     /// Whether its waiter has left.
     pub(super) is_overdue: Arc<AtomicBool>,
@@ -34,8 +35,13 @@ pub(super) struct Late {
 pub(super) struct LateEffects(Vec<Late>);
 
 impl LateEffects {
-    pub(super) fn push(&mut self, at_ns: u64, effect: Effect, is_overdue: &Arc<AtomicBool>) {
-        self.0.push(Late { at_ns, effect, is_overdue: Arc::clone(is_overdue) });
+    pub(super) fn push(
+        &mut self,
+        (at_ns, kind): (u64, RequestKind),
+        effect: Effect,
+        is_overdue: &Arc<AtomicBool>,
+    ) {
+        self.0.push(Late { at_ns, kind, effect, is_overdue: Arc::clone(is_overdue) });
     }
 
     /// Takes what is due at `now_ns` out, the earliest first.

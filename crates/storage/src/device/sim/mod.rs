@@ -445,7 +445,7 @@ impl Shared {
         state.land_discards();
         for late in state.late.take_due(now_of(state)) {
             if late.is_overdue.load(Ordering::SeqCst) {
-                self.health.returned();
+                self.health.returned(late.kind);
             }
             match late.effect {
                 Effect::Nothing => {}
@@ -516,7 +516,7 @@ impl Shared {
                         (Effect::Nothing, self.decide(&mut state, (now_ns, purpose), operation).1)
                     }
                 };
-                state.late.push(answer_ns, effect, &is_overdue);
+                state.late.push((answer_ns, asked.kind), effect, &is_overdue);
                 (answer_ns, outcome)
             }
         };
