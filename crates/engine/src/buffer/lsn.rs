@@ -152,7 +152,8 @@ impl Cache {
 
     /// Whether `bytes`, a copy of the page in use at `place` that is not newer in memory, can be of
     /// this life of its segment, which began in epoch `incarnation`. What is in use and home was
-    /// listed when it went there: a page that moved has its birth from before.
+    /// listed when it went there: a page that moved, or was made in a change that is older than the
+    /// segment, has its birth from before. An LSN page that was made anew (LC2) lists it no more.
     pub(crate) fn is_of_this_life(
         &self,
         place: Place,
@@ -166,7 +167,8 @@ impl Cache {
             return false;
         }
         let Some(listed) = self.listed(place).filter(Listed::is_trusted) else { return true };
-        header.birth >= incarnation || self.is_listed(bytes, &listed)
+        let is_listed_at_all = self.is_told(Some(&listed));
+        header.birth >= incarnation || !is_listed_at_all || self.is_listed(bytes, &listed)
     }
 
     fn is_distrusted(&self, lsn_page: Place) -> bool {
