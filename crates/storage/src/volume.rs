@@ -55,7 +55,7 @@ mod spares;
 mod striped;
 
 pub use attaching::{AttachError, DetachError, Detached};
-pub use composite::{Compared, Composite, Healed, ParityMended, Remade, ToRemake, Verify};
+pub use composite::{Choose, Compared, Composite, Healed, ParityMended, Remade, ToRemake, Verify};
 pub use growth::{AddGroupError, Changing, NewGroup};
 pub use joining::{Copied, ReplaceError};
 pub use journal_apart::Active;
@@ -215,10 +215,11 @@ impl Volume {
 
     /// Returns each whole copy of the fixed region that has byte `offset` as a volume of its own,
     /// of which nothing else is to be asked for; none where there is one device. For who has to
-    /// know which copy says what.
+    /// know which copy says what. Of a space whose changes stay in memory: what the members have.
     #[must_use]
     pub fn fixed_copies(&self, offset: u64) -> Vec<Volume> {
-        let Some(composite) = self.composite() else { return Vec::new() };
+        let below = self.below().map(|below| &below.composite);
+        let Some(composite) = self.composite().or(below) else { return Vec::new() };
         let of_one = |device| {
             let volume = Volume { editions: Arc::default() };
             let geometry = self.geometry().clone();

@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use format::defect::DefectCode;
 use format::ids::Place;
 use format::page::PageHeader;
 use storage::volume::Volume;
 
-use super::log::{Log, Lost, read_heads};
+use super::log::{Heads, Log, Lost, read_heads};
 use super::{Classes, Replay};
 use crate::reader::Reader;
 
@@ -25,22 +26,25 @@ pub(super) fn find(reader: &mut Reader, notes: &mut Vec<String>) -> Result<Log, 
         return Log::find(reader);
     }
     let (mut best, mut broken): (Option<OnDevice>, Option<OnDevice>) = (None, None);
-    let (mut failures, mut others) = (Vec::new(), 0);
+    let (mut all_heads, mut failures, mut others) = (Vec::new(), Vec::new(), 0);
     for copy in copies {
-        let name = copy.name().to_owned();
         reader.fixed = Some(Volume::clone(&copy));
-        match Log::find(reader) {
-            Ok(log) => {
-                failures.extend(log.lost.clone().map(|lost| (name, lost)));
-                let furthest = if log.lost.is_some() { &mut broken } else { &mut best };
-                let is_other =
-                    furthest.as_ref().is_some_and(|(_, found)| found.reach() != log.reach());
-                others += u64::from(is_other);
-                if furthest.as_ref().is_none_or(|(_, found)| log.reach() > found.reach()) {
-                    *furthest = Some((copy, log));
-                }
-            }
-            Err(lost) => failures.push((name, lost)),
+        match read_heads(reader) {
+            Ok(heads) => all_heads.push((copy, heads)),
+            Err(lost) => failures.push((copy.name().to_owned(), lost)),
+        }
+    }
+    let newest = all_heads.iter().map(|(_, heads)| heads.newest).max_by_key(|head| head.sequence);
+    for (copy, own) in all_heads {
+        reader.fixed = Some(Volume::clone(&copy));
+        let log = Log::from_head(reader, &Heads { newest: newest.unwrap_or(own.newest), ..own });
+        failures.extend(log.lost.clone().map(|lost| (copy.name().to_owned(), lost)));
+        let furthest = if log.lost.is_some() { &mut broken } else { &mut best };
+        let has_other_end = |(_, found): &OnDevice| found.end != log.end;
+        let is_older = own.newest.sequence < log.head.sequence;
+        others += u64::from(is_older || furthest.as_ref().is_some_and(has_other_end));
+        if furthest.as_ref().is_none_or(|(_, found)| log.end > found.end) {
+            *furthest = Some((copy, log));
         }
     }
     let Some((copy, mut log)) = best.or(broken) else {
@@ -94,7 +98,9 @@ pub(super) fn is_at_rest(reader: &mut Reader) -> Result<bool, Lost> {
 
 /// Of several failures one that proves what is lost.
 fn worst_of(failures: Vec<(String, Lost)>) -> Option<Lost> {
-    let proves = |(_, lost): &(String, Lost)| (lost.proven.0, lost.proven.1.0) != (0, 0);
+    let proves = |(_, lost): &(String, Lost)| {
+        lost.code != DefectCode::IO001 && (lost.proven.0, lost.proven.1.0) != (0, 0)
+    };
     let at = failures.iter().position(proves).unwrap_or(0);
     failures.into_iter().nth(at).map(|(_, lost)| lost)
 }

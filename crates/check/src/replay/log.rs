@@ -31,7 +31,7 @@ pub(super) struct Lost {
     pub(super) code: DefectCode,
     pub(super) device_offset: Option<u64>,
     pub(super) what: String,
-    /// The head, and the position in the log, that must have been durable.
+    /// The head, and the position in the log, that must have been durable, or may have been.
     pub(super) proven: (u64, Lsn),
 }
 
@@ -58,7 +58,8 @@ impl Lost {
     /// What the device said of a page in which the log may go on.
     pub(super) fn unread(reader: &Reader, at: Lsn, error: &DeviceError) -> Lost {
         let what = format!("{error}: the log may go on there, at {at}");
-        Lost::of(DefectCode::IO001, offset_of(reader, at), what)
+        let lost = Lost::of(DefectCode::IO001, offset_of(reader, at), what);
+        Lost { proven: (0, at), ..lost }
     }
 
     /// One that proves of nothing that it was durable.
@@ -73,9 +74,13 @@ impl Lost {
 }
 
 impl Log {
-    /// Follows the log to its end, and looks behind that.
+    /// Follows the log from its newest head to its end, and looks behind that.
     pub(super) fn find(reader: &Reader) -> Result<Log, Lost> {
-        let heads = read_heads(reader)?;
+        Ok(Log::from_head(reader, &read_heads(reader)?))
+    }
+
+    /// As [`Log::find`], from the newest of `heads` on.
+    pub(super) fn from_head(reader: &Reader, heads: &Heads) -> Log {
         let head = heads.newest;
         let mut log = Log { head, end: head.tail, lost: None, passed_over: 0 };
         let mut chunks = Chunks::of(reader, &head);
@@ -88,17 +93,12 @@ impl Log {
         };
         log.end = chunks.next;
         match walked {
-            Ok(()) => log.look_behind(reader, &heads),
+            Ok(()) => log.look_behind(reader, heads),
             Err(error) => {
                 log.lost = Some(Lost::unread(reader, log.end, &error));
             }
         }
-        Ok(log)
-    }
-
-    /// How far it goes.
-    pub(super) fn reach(&self) -> (u64, Lsn) {
-        (self.head.sequence, self.end)
+        log
     }
 
     /// Whether the log of a pool that was closed ends at its head, and the head is the newest.

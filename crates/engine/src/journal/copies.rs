@@ -12,6 +12,10 @@
 //! The log may lie on other members than the double-write area (`docs/decisions/0103`): each of the
 //! two has copies of its own.
 //!
+//! A member may have stored heads and not the log, or the log and not the heads. The newest head of
+//! all members is right: when it was written, what lies before its tail was durable at home on all.
+//! From its tail on the longest log of all members is right: all that was acknowledged is in it.
+//!
 //! On one device nothing of this reads or writes anything.
 
 use std::ops::Range;
@@ -27,7 +31,7 @@ use storage::volume::Volume;
 
 use super::double_write::{read_double_write_head, read_group};
 use super::recovery::{Chunk, Heads, RecoveryError, Replay, head_at_rest_of, read_heads, read_log};
-use super::ring_bytes;
+use super::{checkpoint, ring_bytes};
 use crate::convert::{index_wide, wide};
 
 /// What is copied at once.
@@ -44,15 +48,19 @@ pub(super) struct Log {
 }
 
 impl Log {
-    fn read(volume: &Volume, pool_id: PoolId) -> Result<Log, RecoveryError> {
-        let heads = read_heads(volume, pool_id)?;
+    fn read(volume: &Volume, pool_id: PoolId, heads: Heads) -> Result<Log, RecoveryError> {
         let (chunks, end) = read_log(volume, pool_id, &heads)?;
         Ok(Log { heads, chunks, end, double_writes: None })
     }
+}
 
-    fn reach(&self) -> (u64, Lsn) {
-        (self.heads.newest.sequence, self.end)
-    }
+/// The log of a pool on several devices, and the copies that have its parts.
+struct Furthest {
+    /// Index of the copy with the newest head.
+    heads_at: usize,
+    /// Index of the copy with the longest log from that head on.
+    log_at: usize,
+    log: Log,
 }
 
 /// As `head_at_rest_of`, on each copy: one that goes on decides, else the newest head.
@@ -78,6 +86,24 @@ pub(crate) fn head_at_rest(
     }
 }
 
+/// Moves the place where the log of a closed pool goes on to the next sector of `sector_bytes`, if
+/// it is at none: a pool that was copied to a device with larger sectors could not write it.
+pub(crate) fn align_head(
+    volume: &Volume,
+    pool_id: PoolId,
+    head: JournalHead,
+    sector_bytes: u32,
+) -> Result<JournalHead, DeviceError> {
+    let tail = Lsn(head.tail.0.next_multiple_of(u64::from(sector_bytes)));
+    if tail == head.tail {
+        return Ok(head);
+    }
+    let head = JournalHead { sequence: head.sequence + 1, tail, ..head };
+    checkpoint::write_head(volume, pool_id, &head)?;
+    volume.flush(Purpose::Journal)?;
+    Ok(head)
+}
+
 trait Newest {
     fn max_by(self, other: JournalHead) -> Self;
 }
@@ -92,27 +118,27 @@ impl Newest for Option<JournalHead> {
 pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, RecoveryError> {
     let mut copies = volume.fixed_copies(volume.geometry().journal_offset);
     if copies.is_empty() {
-        return Log::read(volume, pool_id);
+        return Log::read(volume, pool_id, read_heads(volume, pool_id)?);
     }
     loop {
-        let (source, log) = furthest_of(&copies, pool_id)?;
+        let furthest = furthest_of(&copies, pool_id)?;
         if planted::is(Planted::LogsNotMadeEqual) {
-            return Ok(log);
+            return Ok(furthest.log);
         }
-        match make_equal(volume, &copies[source], &log) {
+        match make_equal(volume, &copies, &furthest) {
             Ok(()) => {
                 let double_writes = make_double_writes_equal(volume, pool_id)?;
                 // CRASH: from here on every member gives the same log.
                 volume.flush(Purpose::Journal)?;
-                return Ok(Log { double_writes, ..log });
+                return Ok(Log { double_writes, ..furthest.log });
             }
             // It could be read a moment ago: the others have all that was acknowledged, and it gets
             // what they have.
-            Err(error) if copies.len() > 1 => {
+            Err((source, error)) if copies.len() > 1 => {
                 tracing::warn!("{error}; the log of another member is taken");
                 copies.remove(source);
             }
-            Err(error) => return Err(error.into()),
+            Err((_, error)) => return Err(error.into()),
         }
     }
 }
@@ -123,52 +149,67 @@ pub(crate) fn check_log(volume: &Volume, pool_id: PoolId) -> Result<(), Recovery
     if copies.is_empty() {
         return Ok(());
     }
-    let (_, log) = furthest_of(&copies, pool_id)?;
-    Replay::of(volume, pool_id, &log.chunks).map(drop)
+    let furthest = furthest_of(&copies, pool_id)?;
+    Replay::of(volume, pool_id, &furthest.log.chunks).map(drop)
 }
 
-/// Returns which of `copies` has the log that goes furthest, and that log.
-fn furthest_of(copies: &[Volume], pool_id: PoolId) -> Result<(usize, Log), RecoveryError> {
-    let (mut furthest, mut failure): (Option<(usize, Log)>, _) = (None, None);
+/// Returns the log that goes furthest from the newest head of `copies` on.
+fn furthest_of(copies: &[Volume], pool_id: PoolId) -> Result<Furthest, RecoveryError> {
+    let (mut all_heads, mut failures) = (Vec::new(), Vec::new());
     for (at, copy) in copies.iter().enumerate() {
-        match Log::read(copy, pool_id) {
-            Ok(log) => {
-                let is_further =
-                    furthest.as_ref().is_none_or(|(_, other)| log.reach() > other.reach());
-                if is_further {
-                    furthest = Some((at, log));
-                }
-            }
-            Err(error) => failure = worse(failure, error),
+        match read_heads(copy, pool_id) {
+            Ok(heads) => all_heads.push((at, heads)),
+            Err(error) => failures.push(error),
         }
     }
-    let Some((at, log)) = furthest else {
-        return Err(failure.expect("there is at least one copy"));
+    let sequence_of = |(_, heads): &&(usize, Heads)| heads.newest.sequence;
+    let newest = all_heads.iter().rev().max_by_key(sequence_of);
+    let newest = newest.map(|(at, heads)| (*at, heads.newest));
+    let mut furthest: Option<Furthest> = None;
+    for (at, own) in all_heads {
+        let (heads_at, newest) = match newest {
+            Some(newest) if !planted::is(Planted::LogGoesByItsOwnHead) => newest,
+            _ => (at, own.newest),
+        };
+        match Log::read(&copies[at], pool_id, Heads { newest, ..own }) {
+            Ok(log) => {
+                let reach = |log: &Log| (log.heads.newest.sequence, log.end);
+                if furthest.as_ref().is_none_or(|other| reach(&log) > reach(&other.log)) {
+                    furthest = Some(Furthest { heads_at, log_at: at, log });
+                }
+            }
+            Err(error) => failures.push(error),
+        }
+    }
+    let Some(furthest) = furthest else {
+        return Err(worst_of(failures).expect("there is at least one copy"));
     };
-    if let Some(error) = failure {
-        if tells_of_more(&error, &log) {
+    for error in failures {
+        if tells_of_more(&error, &furthest.log) {
             return Err(error);
         }
         tracing::warn!("{error}; another member has the whole log");
     }
-    Ok((at, log))
+    Ok(furthest)
 }
 
-/// Of two failures the one that tells of what is lost.
-fn worse(known: Option<RecoveryError>, error: RecoveryError) -> Option<RecoveryError> {
+/// Of several failures the first that tells of what is lost, or the first.
+fn worst_of(mut failures: Vec<RecoveryError>) -> Option<RecoveryError> {
     let tells = |error: &RecoveryError| {
         matches!(error, RecoveryError::HeadLost { .. } | RecoveryError::Damaged { .. })
     };
-    Some(known.filter(|known| tells(known) || !tells(&error)).unwrap_or(error))
+    let at = failures.iter().position(tells).unwrap_or(0);
+    (at < failures.len()).then(|| failures.swap_remove(at))
 }
 
-/// Whether a copy that cannot be used proves that more was durable than `log` has.
+/// Whether a copy that cannot be used proves that more was durable than `log` has, or may have more
+/// than that behind what cannot be read.
 fn tells_of_more(error: &RecoveryError, log: &Log) -> bool {
     match error {
         RecoveryError::HeadLost { lost, .. } => *lost > log.heads.newest.sequence,
         RecoveryError::Damaged { flushed, .. } => *flushed > log.end,
+        RecoveryError::Unread { at, .. } => *at > log.end,
         RecoveryError::Device(_)
-        | RecoveryError::Unread { .. }
         | RecoveryError::NoHead { .. }
         | RecoveryError::BadRecord { .. }
         | RecoveryError::Exhausted { .. }
@@ -176,12 +217,26 @@ fn tells_of_more(error: &RecoveryError, log: &Log) -> bool {
     }
 }
 
-/// Copies the heads and the active log of `source` to all other members, and as much behind its end
-/// as a chunk may be long: a piece of a chunk that another has there must not make its log longer.
-fn make_equal(volume: &Volume, source: &Volume, log: &Log) -> Result<(), DeviceError> {
+/// Copies the newest heads and the active log to all other members; a failure comes with the copy
+/// that was read.
+fn make_equal(
+    volume: &Volume,
+    copies: &[Volume],
+    Furthest { heads_at, log_at, log }: &Furthest,
+) -> Result<(), (usize, DeviceError)> {
+    let first = volume.geometry().journal_offset;
+    // CRASH: a copy with the newest head and its own log is one that a crash may have left.
+    let heads = index_wide(JOURNAL_HEADS * 4096);
+    volume
+        .copy_fixed(&copies[*heads_at], Purpose::Journal, first, heads)
+        .map_err(|error| (*heads_at, error))?;
+    copy_log(volume, &copies[*log_at], log).map_err(|error| (*log_at, error))
+}
+
+/// Copies the active log of `source` to all other members, and as much behind its end as a chunk
+/// may be long: a piece of a chunk that another has there must not make its log longer.
+fn copy_log(volume: &Volume, source: &Volume, log: &Log) -> Result<(), DeviceError> {
     let geometry = volume.geometry();
-    let heads = geometry.journal_offset;
-    volume.copy_fixed(source, Purpose::Journal, heads, index_wide(JOURNAL_HEADS * 4096))?;
     for (at, bytes) in active_pieces(geometry, log.heads.newest.tail, log.end) {
         let (offset, length) = (bytes.start, bytes.end - bytes.start);
         match volume.copy_fixed(source, Purpose::Journal, offset, index_wide(length)) {

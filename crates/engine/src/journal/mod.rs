@@ -47,10 +47,10 @@ mod waiters;
 
 pub(crate) use begin::Reservation;
 pub(crate) use checkpoint::{first_head, write_first_heads};
-pub(crate) use copies::{check_log, head_at_rest};
+pub(crate) use copies::{align_head, check_log, head_at_rest};
 pub(crate) use recovery::KeptLogData;
 pub use recovery::{RecoveryError, RecoveryReport};
-pub(crate) use recovery::{align_head, check_room, recover};
+pub(crate) use recovery::{check_room, recover};
 pub(crate) use tx::{Own, OwnRange, Tx};
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -64,7 +64,8 @@ pub enum RecoveryError {
     /// The log may go on where the device can't be read.
     #[error(
         "{error}: the log may go on there, at {at}, and without it what was acknowledged could be \
-         lost. Nothing was changed: try again, or restore from a backup"
+         lost. Nothing was changed: try again, take the device away if others have the pool, or \
+         restore from a backup"
     )]
     Unread {
         /// Where the next chunk would be.
@@ -201,7 +202,7 @@ pub(super) struct Heads {
     /// The newest head that verifies.
     pub(super) newest: JournalHead,
     /// No copy of the other head verifies: one of them may have been newer.
-    is_in_doubt: bool,
+    pub(super) is_in_doubt: bool,
 }
 
 /// Reads all heads, and returns the newest that verifies. A copy that cannot be read is one that
@@ -260,24 +261,6 @@ pub(super) fn head_at_rest_of(
         reader.look_behind(&heads, head.tail, pool_id)?;
     }
     Ok(Some(head))
-}
-
-/// Moves the place where the log of a closed pool goes on to the next sector of `sector_bytes`, if
-/// it is at none: a pool that was copied to a device with larger sectors could not write it.
-pub(crate) fn align_head(
-    volume: &Volume,
-    pool_id: PoolId,
-    head: JournalHead,
-    sector_bytes: u32,
-) -> Result<JournalHead, DeviceError> {
-    let tail = Lsn(head.tail.0.next_multiple_of(u64::from(sector_bytes)));
-    if tail == head.tail {
-        return Ok(head);
-    }
-    let head = JournalHead { sequence: head.sequence + 1, tail, ..head };
-    checkpoint::write_head(volume, pool_id, &head)?;
-    volume.flush(Purpose::Journal)?;
-    Ok(head)
 }
 
 /// Replays the log of a pool that was not closed, or finds that there is nothing to replay.
@@ -611,6 +594,13 @@ impl Replay {
                     Err(_) if begins_anew && !planted::is(Planted::UnreadStopsOpen) => {
                         AlignedBuffer::zeroed(PAGE_BYTES)
                     }
+                    // Where devices are away for good all else can be read.
+                    Err(error) if volume.lose_page(*place) => {
+                        tracing::warn!(
+                            "{error}: the page at {place} is lost, and the log changes it"
+                        );
+                        continue;
+                    }
                     read => read?.buffer.expect("a read returns its buffer"),
                 };
                 self.pages.insert(*place, bytes);
@@ -622,17 +612,15 @@ impl Replay {
         Ok(())
     }
 
-    fn page(&mut self, place: Place) -> &mut PageBytes {
-        page_of_mut(self.pages.get_mut(&place).expect("read_pages has read every page named"))
-    }
-
     fn redo(&mut self, chunks: &[Chunk]) -> Result<(), RecoveryError> {
         for chunk in chunks {
             for record in chunk.records() {
                 match record? {
                     Record::Update { pages, .. } => {
                         for update in pages {
-                            redo_page(self.page(update.place), &update);
+                            if let Some(page) = self.pages.get_mut(&update.place) {
+                                redo_page(page_of_mut(page), &update);
+                            }
                         }
                     }
                     Record::Commit { lsn, pages, .. } => {

@@ -32,8 +32,9 @@ type Page = Box<[u8; PAGE_LENGTH]>;
 pub struct OverlayDevice {
     info: DeviceInfo,
     below: SharedDevice,
-    /// What was written, by the number of the page.
-    pages: RwLock<BTreeMap<u64, Page>>,
+    /// What was written, by the number of the page; `None`: what lies below is of before, and what
+    /// should be there is not known.
+    pages: RwLock<BTreeMap<u64, Option<Page>>>,
 }
 
 impl OverlayDevice {
@@ -54,7 +55,8 @@ impl OverlayDevice {
             let from = to_usize(at - offset);
             let part = &mut to[from..from + length];
             let is_kept = match self.pages.read().get(&(at / PAGE)) {
-                Some(page) => {
+                Some(None) => return Err(self.is_lost(at / PAGE * PAGE)),
+                Some(Some(page)) => {
                     part.copy_from_slice(&page[in_page..in_page + length]);
                     true
                 }
@@ -66,6 +68,22 @@ impl OverlayDevice {
             at += to_u64(length);
         }
         Ok(())
+    }
+
+    /// From now on the pages of a range cannot be read: they have changed, to what is not known.
+    pub(crate) fn lose(&self, offset: u64, length_bytes: u64) {
+        let numbers = offset / PAGE..(offset + length_bytes).div_ceil(PAGE);
+        self.pages.write().extend(numbers.map(|number| (number, None)));
+    }
+
+    fn is_lost(&self, offset: u64) -> DeviceError {
+        DeviceError::Io {
+            device: self.info.name.clone(),
+            kind: RequestKind::Read,
+            offset,
+            length_bytes: PAGE,
+            cause: "the log changes it, and it lies on devices that are away".to_owned(),
+        }
     }
 
     /// Whether any of a range was written: then the device below has it as it was before.
@@ -87,7 +105,7 @@ impl OverlayDevice {
             }
             page[in_page..in_page + length].copy_from_slice(&piece[from..from + length]);
             let mut pages = self.pages.write();
-            pages.insert(at / PAGE, page);
+            pages.insert(at / PAGE, Some(page));
             if pages.len() > PAGES_MAX {
                 return Err(self.is_full(offset, piece.len()));
             }
@@ -189,6 +207,12 @@ mod tests {
         }
         let sector = over.read(Purpose::Journal, 20_992, 512).expect("it is there");
         assert_eq!(sector[..], [3; 512]);
+        over.lose(8192, 4096);
+        let lost = over.read(Purpose::Data, 4096, 8192).expect_err("what is there is of before");
+        assert!(lost.to_string().contains("devices that are away"), "{lost}");
+        over.read(Purpose::Data, 12_288, 4096).expect("the page behind it is there");
+        Device::write(&over, Purpose::Data, 8192, buffer(4096, 5)).expect("it is whole again");
+        assert_eq!(over.read(Purpose::Data, 8192, 512).expect("it is there")[..], [5; 512]);
         let untouched = below.read(Purpose::Data, 0, 64 << 10).expect("it is there");
         assert!(untouched.iter().all(|byte| *byte == 7));
         assert!(over.read(Purpose::Data, 64 << 10, 4096).is_err(), "behind the end");

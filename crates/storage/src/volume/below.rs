@@ -8,10 +8,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use format::ids::Place;
+use format::page::PAGE_BYTES;
+
+use super::Volume;
 use super::composite::{Composite, Healed, Verify};
 use super::striped::RowsKnown;
 use crate::convert::to_u64;
-use crate::device::{AlignedBuffer, Device, DeviceError, OverlayDevice, Purpose};
+use crate::device::{AlignedBuffer, Device, DeviceError, OverlayDevice, Purpose, RequestKind};
 
 /// See the module's header.
 #[derive(Clone, Debug)]
@@ -62,5 +66,19 @@ impl Below {
             return Healed::of_copies(std::iter::once(written), verify);
         }
         self.composite.look(purpose, offset, length_bytes, verify)
+    }
+}
+
+impl Volume {
+    /// Notes that the page at `place` changes, and that what it was cannot be read; returns whether
+    /// it can be left out: of a space whose changes stay in memory it cannot be read from now on.
+    #[must_use]
+    pub fn lose_page(&self, place: Place) -> bool {
+        let Some(below) = self.below() else { return false };
+        let Ok(offset) = self.offset_of(RequestKind::Read, place, to_u64(PAGE_BYTES)) else {
+            return false;
+        };
+        below.over.lose(offset, to_u64(PAGE_BYTES));
+        true
     }
 }
