@@ -15,7 +15,7 @@ use storage::pool::read_superblock;
 use storage::volume::{AttachError, DetachError, Opening, ReplaceError, ToRemake, Volume};
 
 use super::groups::{check_all, group_of, groups, labelled, new_pool};
-use super::{Devices, POOL_BYTES, cut_at, devices_of, get, open, put, reopened};
+use super::{Devices, POOL_BYTES, cut_at, devices_of, first_copy, get, open, put, reopened};
 
 const FILES: usize = 5;
 const FILE_BYTES: usize = 300 << 10;
@@ -336,7 +336,9 @@ fn writes_of_before_and_of_those_who_kept_the_device_reach_both() {
         while let Some(piece) = volume.piece_at(*at) {
             let (end, keeps) = (piece.end, std::collections::BTreeSet::new());
             let wanted = ToRemake { piece, kept: Redundancy::Copies, keeps };
-            if volume.remake_pieces(1, &[wanted], |_, _| {}).expect("nothing fails") == 0 {
+            if volume.remake_pieces(1, &[wanted], &first_copy(), |_, _| {}).expect("nothing fails")
+                == 0
+            {
                 return;
             }
             *at = end;

@@ -26,7 +26,7 @@ use super::groups::{content, group_of, groups, new_pool};
 use super::narrow;
 use super::raid5::{MEMBER_BYTES, all_but, new_raid5};
 use super::reshape::{self, NEW, RAID5, device, states};
-use super::{Devices, POOL_BYTES, devices_of, new_mirror, open, put, reopened, shared};
+use super::{Devices, POOL_BYTES, devices_of, first_copy, new_mirror, open, put, reopened, shared};
 
 /// Ticks in which each of the jobs here ends: fewer than those after which a job that waits for an
 /// answer goes on without it.
@@ -81,7 +81,10 @@ impl Uncollected {
         let piece = self.volume.piece_at(self.offset).expect("in the pool");
         let (kept, keeps) = (Redundancy::Parity, BTreeSet::new());
         let wanted = ToRemake { piece, kept, keeps };
-        self.volume.remake_pieces(JOINS, &[wanted], |_, _| {}).expect("nothing fails") == 1
+        self.volume
+            .remake_pieces(JOINS, &[wanted], &first_copy(), |_, _| {})
+            .expect("nothing fails")
+            == 1
     }
 
     /// Calls the joining member online; returns whether the data is there and its rows agree.
@@ -138,7 +141,9 @@ fn a_part_that_failed_is_settled_before_a_job_has_its_range() {
     let piece = volume.piece_at(offset).expect("in the pool");
     let (kept, keeps) = (Redundancy::Copies, BTreeSet::new());
     let wanted = ToRemake { piece, kept, keeps };
-    let made = volume.remake_pieces(JOINS, &[wanted], |_, _| {}).expect("the first has all");
+    let made = volume
+        .remake_pieces(JOINS, &[wanted], &first_copy(), |_, _| {})
+        .expect("the first has all");
     assert_eq!(made, 1, "the rebuild stands still");
     let label = read_superblock(devices[0].as_ref()).expect("a label").current;
     assert_eq!(label.members[2].state, MemberState::Failed, "durable before the range was held");

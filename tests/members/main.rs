@@ -51,6 +51,7 @@ mod stripe;
 mod torture;
 mod unread;
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use engine::vnode::api::{Caller, FileKind, FileSystem, FsResult, NewInode};
@@ -60,7 +61,7 @@ use runtime::clock::ManualClock;
 use runtime::prng::Prng;
 use storage::device::SharedDevice;
 use storage::device::sim::{Image, PowerSupply, Recording, SimDevice, SimOptions, Timeline};
-use storage::volume::Opening;
+use storage::volume::{Choose, Opening};
 
 /// As few as are laid out well.
 const POOL_BYTES: u64 = 10 << 20;
@@ -97,6 +98,11 @@ fn cut_at(recordings: &[Recording], time: u64, is_durable: bool, prng: &mut Prng
 /// Returns the devices as a pool takes them.
 fn shared(devices: &[Arc<SimDevice>]) -> Vec<SharedDevice> {
     devices.iter().map(|device| -> SharedDevice { Arc::<SimDevice>::clone(device) }).collect()
+}
+
+/// Takes the first copy of a page, whatever others are.
+fn first_copy() -> Choose<'static> {
+    Rc::new(|_, _| None)
 }
 
 /// Returns the devices of a new mirror.

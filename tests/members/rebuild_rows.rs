@@ -27,7 +27,7 @@ use super::raid5::{MEMBER_BYTES, all_but, content, new_raid5};
 use super::raid5_crash::setting;
 use super::rebuild::{begin, finish, open, states};
 use super::reshape::device;
-use super::{Devices, devices_of, get, put, reopened, shared};
+use super::{Devices, devices_of, first_copy, get, put, reopened, shared};
 
 const MEMBERS: usize = 4;
 /// Segments that are written to.
@@ -243,7 +243,7 @@ impl Rows {
                 let made = (0..STEPS_MAX).any(|_| {
                     let (kept, keeps) = (Redundancy::Parity, BTreeSet::new());
                     let wanted = ToRemake { piece: bytes.clone(), kept, keeps };
-                    let made = volume.remake_pieces(slot, &[wanted], |_, _| {});
+                    let made = volume.remake_pieces(slot, &[wanted], &first_copy(), |_, _| {});
                     let is_made = made.expect("the others give all") == 1;
                     if !is_made {
                         sleep_until(now_ns() + MS_NS / 8);

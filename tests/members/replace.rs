@@ -12,7 +12,8 @@ use storage::device::{AlignedBuffer, Device, Purpose, Redundancy, RequestKind, S
 use storage::volume::{Opening, ReplaceError, ToRemake, Volume};
 
 use super::{
-    Devices, POOL_BYTES, cut_at, devices_of, get, new_mirror, open, put, reopened, shared,
+    Devices, POOL_BYTES, cut_at, devices_of, first_copy, get, new_mirror, open, put, reopened,
+    shared,
 };
 
 /// Content that fills many MiB of the pool, so that a copy takes many steps.
@@ -228,7 +229,7 @@ fn a_piece_waits_for_the_write_that_is_at_it() {
             let end = range.end;
             let (kept, keeps) = (Redundancy::Copies, BTreeSet::new());
             let wanted = ToRemake { piece: range, kept, keeps };
-            let made = volume.remake_pieces(1, &[wanted], |_, _| {});
+            let made = volume.remake_pieces(1, &[wanted], &first_copy(), |_, _| {});
             if made.expect("nothing fails") == 0 {
                 return;
             }

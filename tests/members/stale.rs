@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use engine::Pool;
 use engine::vnode::api::{Caller, FileSystem};
-use format::geometry::SUPERBLOCK_AREA_BYTES;
+use engine::{OpenOptions, Pool};
+use format::geometry::{JOURNAL_HEADS, SUPERBLOCK_AREA_BYTES};
 use format::ids::Lsn;
 use format::page::{PAGE_BYTES, PageHeader, stamp};
-use storage::device::sim::{Fault, FaultPlan, Image};
+use runtime::clock::ManualClock;
+use storage::device::sim::{Fault, FaultPlan, Image, StoppedExtent, StoppedReads};
 use storage::device::{Purpose, RequestKind};
 use storage::volume::{Opening, Volume};
 
@@ -240,6 +241,46 @@ fn a_member_may_store_nothing_through_a_recovery() {
     }
 }
 
+/// Goal: a member that stored its heads and nothing of its log decides where the log begins, and
+/// one that has not stored the newest head how long it is. Method: one member stores nothing of its
+/// log any more; a checkpoint and files behind it are acknowledged; the power fails when the new
+/// head is durable on that member alone.
+#[test]
+fn the_newest_head_and_the_longest_log_may_be_of_two_members() {
+    for (count, base) in grounds() {
+        for stale in 0..count {
+            let what = format!("{count} members, the log of {stale}");
+            let (devices, mut files) = (again(&base), Files::default());
+            let pool = open(&devices).expect("it is new");
+            files.first_life(&pool);
+            let geometry = pool.status().geometry;
+            let heads_end = geometry.journal_offset + JOURNAL_HEADS * 4096;
+            let (heads, log) =
+                (geometry.journal_offset..heads_end, heads_end..geometry.double_write_offset);
+            let (extent, reads) = (StoppedExtent::Range(log), StoppedReads::Written);
+            devices[stale].arm(FaultPlan::none().with(Fault::StopsStoring {
+                nth: 0,
+                extent,
+                reads,
+            }));
+            (0..10).for_each(|number| files.write(&pool, "second", number));
+            let before: Vec<Image> = devices.iter().map(|device| device.image()).collect();
+            pool.checkpoint().expect("nothing fails");
+            (0..10).for_each(|number| files.write(&pool, "third", number));
+            let mut images: Vec<Image> = devices.iter().map(|device| device.image()).collect();
+            drop(pool);
+            for (slot, image) in images.iter_mut().enumerate().filter(|(slot, _)| *slot != stale) {
+                let mut page = [0; PAGE_BYTES];
+                for at in heads.clone().step_by(PAGE_BYTES) {
+                    before[slot].read(at, &mut page);
+                    image.write(at, &page);
+                }
+            }
+            files.verify_mended(&devices_of(images), &what);
+        }
+    }
+}
+
 /// Goal: a page above the end of the log is damage, and repairs nothing. Method: pages of a member
 /// become older ones with a valid checksum and an LSN that no log had.
 #[test]
@@ -296,6 +337,75 @@ fn a_device_is_made_whole_from_the_newest_copies() {
         drop(pool);
         assert_clean(&left, &what);
     }
+}
+
+/// Goal: a source that still stores nothing gives a new device no old page, and old data only until
+/// the scrub that follows. Method: a member has lost all of a while, and its new writes too; the
+/// device is made whole beside it, and then the member that had everything is lost.
+#[test]
+fn a_source_that_still_stores_nothing_gives_nothing_old() {
+    const NEW: usize = 2;
+    let [_, (count, base), _] = grounds();
+    let history = history(&base, true);
+    for (stale, lost) in [(0, Lost::Pages), (1, Lost::Pages), (0, Lost::Groups), (1, Lost::All)] {
+        let what = format!("{stale} is stale, {lost:?}");
+        let mut images: Vec<Image> =
+            history.without(stale, lost).iter().map(|device| device.image()).collect();
+        images.push(Image::blank(images[NEW].size_bytes()));
+        let all = devices_of(images);
+        let pool = rebuild::open(&all[..count].to_vec()).expect("all are there");
+        if lost == Lost::Pages {
+            let (extent, reads) = (StoppedExtent::Metadata, StoppedReads::Old);
+            all[stale].arm(FaultPlan::none().with(Fault::StopsStoring { nth: 0, extent, reads }));
+        }
+        rebuild::begin(&pool, NEW, &all[count]);
+        rebuild::finish(&pool);
+        for _ in 0..1000 {
+            pool.tick().unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        let is_scrubbed = pool.scrub_report().is_some_and(|report| report.is_done);
+        assert_eq!(is_scrubbed, lost != Lost::Pages, "{what}: whether a scrub followed");
+        pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+        drop(pool);
+        let left = reopened(&all, &[stale, count]);
+        let pool = open(&left).unwrap_or_else(|error| panic!("{what}: {error}"));
+        history.files.verify(&pool, &what);
+        pool.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+}
+
+/// Goal: a pool that lacks more than its layout bears is opened for reading with the whole log of
+/// those that are left, whichever of them has lost it. Method: of a raid5 of four two are left, of
+/// which one has not stored its log; what can be found is compared with two that have.
+#[test]
+fn what_is_left_of_a_raid5_has_the_longest_log_of_all_that_are_left() {
+    let [.., (count, base)] = grounds();
+    let history = history(&base, false);
+    let found = |devices: &Devices| -> Result<(Vec<String>, usize), String> {
+        let mut options = OpenOptions { cache_bytes: 1 << 20, ..OpenOptions::default() };
+        options.files.is_read_only = true;
+        let opening = Opening { devices: shared(devices), accepts_missing: true };
+        let pool = Pool::open_members(opening, Arc::new(ManualClock::new()), options);
+        let pool = pool.map_err(|error| error.to_string())?;
+        let is_there =
+            |name: &&String| pool.lookup(&Caller::root(), pool.root(), name.as_bytes()).is_ok();
+        let (there, gone) = (history.files.there.keys(), history.files.gone.iter());
+        let found: Vec<String> = there.filter(is_there).cloned().collect();
+        Ok((found, gone.filter(is_there).count()))
+    };
+    let mut opened = 0;
+    for which in (0..count).flat_map(|one| (one + 1..count).map(move |other| [one, other])) {
+        // Where a page that the log changes lies on the others alone, there is no way in.
+        let Ok(whole) = found(&reopened(&history.devices, &which)) else { continue };
+        assert!(whole.0.len() > usize::from(FIRST), "{which:?}: {} files", whole.0.len());
+        opened += 1;
+        for stale in which {
+            let what = format!("{which:?} are left, the log of {stale} is lost");
+            let left = history.without(stale, Lost::Log);
+            assert_eq!(found(&reopened(&left, &which)), Ok(whole.clone()), "{what}");
+        }
+    }
+    assert!(opened > 1, "{opened} pairs can be opened");
 }
 
 /// Goal: an open of a mirror reads each LSN page that it needs once from each member, and nothing

@@ -288,6 +288,11 @@ pub(crate) const FOUND: &[Row] = &[
         "members",
         "crash::a_cut_in_a_recovery_and_another_member_missing_lose_nothing",
     ),
+    (
+        "LogGoesByItsOwnHead",
+        "members",
+        "stale::the_newest_head_and_the_longest_log_may_be_of_two_members",
+    ),
     ("CopiedWithoutHold", "members", "replace::a_piece_waits_for_the_write_that_is_at_it"),
     ("WriteEndsWhenCollected", "members", "idle::every_job_ends_on_an_idle_pool"),
     (

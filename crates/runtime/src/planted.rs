@@ -143,6 +143,8 @@ bugs! {
     AbsentNotLeftBehind: "A pool is changed while a member is away, and no label tells of it.",
     OlderCopyBelieved: "A member with a label older than all had is read as if it had all (MJ7).",
     LogsNotMadeEqual: "Recovery replays the log of one member and leaves those of others shorter.",
+    LogGoesByItsOwnHead:
+        "The member with the newest head decides how long the log is, whatever of it it has.",
     CopiedWithoutHold: "A piece is copied to a joining member while a write is at it (JN1).",
     WriteEndsWhenCollected:
         "A write that was answered is in flight until its caller collects the answer (RH1).",

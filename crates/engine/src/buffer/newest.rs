@@ -114,6 +114,21 @@ impl Cache {
         newest_copy(&self.volume, place, end, &is_page)
     }
 
+    /// Returns the index of the right one of several copies of the page at `place` (CY1), and waits
+    /// for nothing; `None`: none of them is that page.
+    pub(crate) fn newest_among(&self, place: Place, copies: &[&[u8]]) -> Option<usize> {
+        let mut newest: Option<(Lsn, usize)> = None;
+        for (at, copy) in copies.iter().enumerate() {
+            let Some(page) = copy.first_chunk::<PAGE_BYTES>() else { continue };
+            let lsn = page_lsn(page);
+            let is_page = self.verify(place, page).is_ok() && !self.is_above_log(lsn);
+            if is_page && newest.is_none_or(|(known, _)| lsn > known) {
+                newest = Some((lsn, at));
+            }
+        }
+        newest.map(|(_, at)| at)
+    }
+
     /// Writes the page at `place` again where a member does not have the right copy; `None`: no
     /// copy is a page of that place.
     pub(super) fn mend_once(&self, place: Place) -> Option<Result<Healed, DeviceError>> {

@@ -2,8 +2,10 @@
 //! missed that comes back. The cursor is in the labels (JO2), and `storage::volume` keeps it and
 //! knows how a piece is made anew, and which pieces a member has missed.
 //!
-//! Where a mirror has several sources, pages of metadata in which they differ are mended first: the
-//! newest is right, not the one that is read.
+//! Where a mirror has several sources all are read: one of them may have stored nothing for a
+//! while, and may store nothing still. Of a page of metadata the device gets the newest copy. Data
+//! that differs is mended on the sources, and a scrub follows the rebuild: the device may have the
+//! older copy.
 //!
 //! # What is lost
 //!
@@ -17,19 +19,24 @@ mod own;
 use std::collections::BTreeSet;
 use std::iter;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use format::geometry::Geometry;
+use format::ids::Place;
 use format::members::{Layout, Member};
+use format::page::PAGE_BYTES;
 use format::slots::Slots;
 use runtime::planted::{self, Planted};
 use storage::device::{DeviceError, Redundancy};
-use storage::volume::{Remade, Stay, ToRemake};
+use storage::volume::{Choose, Remade, Stay, ToRemake};
 
 use self::own::{Own, save_maps};
 use super::pieces::{Kept, LOST_NAMED_MAX, Listed, MIB, Notes, PASSED_OVER_MAX, listed_in};
+use super::scrub::{ScrubReport, mend_differing};
 use super::{Budget, Job, JobProgress, Step};
+use crate::alloc::SegmentId;
 use crate::error::{FsError, FsResult};
 use crate::sync::Mutex;
 use crate::vnode::{Affected, Core, log_affected};
@@ -42,6 +49,14 @@ pub(crate) struct RebuildCounts {
     passed_over_bytes: AtomicU64,
     lost: AtomicU64,
     names: Mutex<Vec<String>>,
+    /// Pages and blocks in use that its sources had differently.
+    differing: AtomicU64,
+    /// Whether its sources had the journal differently.
+    log_differs: AtomicBool,
+    /// Whether its sources had data differently: the device may have what one of them has that has
+    /// not stored it.
+    wants_scrub: AtomicBool,
+    is_scrub_told: AtomicBool,
 }
 
 /// The same at one moment.
@@ -60,6 +75,12 @@ pub struct RebuildReport {
 }
 
 impl RebuildCounts {
+    /// Whether a scrub is to begin when the device is whole; says so once.
+    pub(crate) fn take_wants_scrub(&self) -> bool {
+        let wants = self.wants_scrub.load(Ordering::Relaxed);
+        wants && !self.is_scrub_told.swap(true, Ordering::Relaxed)
+    }
+
     /// Returns the counts of a rebuild of the member in `slot`.
     pub(crate) fn of(slot: usize) -> RebuildCounts {
         RebuildCounts { slot, ..RebuildCounts::default() }
@@ -164,19 +185,28 @@ impl Rebuild {
         let (planned, end, is_end) = self.plan(core, from, budget)?;
         let makes: Vec<(&Range<u64>, &Kept<'_>)> =
             planned.iter().filter_map(|(piece, kept)| Some((piece, kept.as_ref()?))).collect();
-        if self.has_several_sources(core) && !planted::is(Planted::RebuiltFromStale) {
-            makes.iter().try_for_each(|(piece, _)| mend_sources(core, piece))?;
-        }
+        let pages = match self.has_several_sources(core) {
+            true => self.segments_of_pages(core, makes.iter().map(|(piece, _)| *piece))?,
+            false => BTreeSet::new(),
+        };
+        let choose: Choose<'_> = Rc::new(|offset, copies: &[&[u8]]| {
+            if planted::is(Planted::RebuiltFromStale) {
+                return None;
+            }
+            let place = page_place(core.store.geometry(), offset, &pages)?;
+            core.store.cache.newest_among(place, copies)
+        });
         let mut own = volume.is_returning(self.slot).then(|| Own::new(core, self.slot));
         let with_own = |(piece, kept): &(&Range<u64>, &Kept<'_>)| {
             let keeps =
                 own.as_mut().map_or_else(|| Some(BTreeSet::new()), |own| own.keeps(piece, kept))?;
             Some(ToRemake { piece: (*piece).clone(), kept: kept.redundancy(), keeps })
         };
-        let pieces: Vec<ToRemake> = makes.iter().map_while(with_own).collect();
-        let mut lost = Vec::new();
-        let made = volume.remake_pieces(self.slot, &pieces, |at, remade| {
+        let wanted: Vec<ToRemake> = makes.iter().map_while(with_own).collect();
+        let (mut lost, mut differing) = (Vec::new(), Vec::new());
+        let made = volume.remake_pieces(self.slot, &wanted, &choose, |at, remade| {
             lost.extend(makes.get(at).map(|(_, kept)| Lost::of(core, kept, &remade)));
+            differing.extend(remade.differing);
         });
         let made = made.map_err(|error| FsError::io(error.to_string()))?;
         let stop = makes.get(made).map(|(piece, _)| piece.start);
@@ -193,6 +223,7 @@ impl Rebuild {
         }
         // Here and not above: it waits for locks, whose owners may wait for what was held there.
         lost.iter().for_each(|lost| self.tell_lost(core, lost));
+        self.mend_sources(core, &differing, &pages)?;
         Ok((stop.unwrap_or(end), is_end && stop.is_none()))
     }
 
@@ -208,6 +239,63 @@ impl Rebuild {
         let added = label.added.iter().map(|group| (group.layout, &group.slots));
         let mut groups = iter::once((label.layout, &label.slots)).chain(added);
         groups.any(|(layout, slots)| layout == Layout::Mirror && has_several(slots))
+    }
+
+    /// Returns which segments of `pieces` hold pages of metadata.
+    fn segments_of_pages<'p>(
+        &self,
+        core: &Core,
+        pieces: impl Iterator<Item = &'p Range<u64>>,
+    ) -> FsResult<BTreeSet<SegmentId>> {
+        let geometry = core.store.geometry();
+        let places = pieces.flat_map(|piece| piece.clone().step_by(PAGE_BYTES));
+        let places = places.filter(|offset| *offset >= geometry.groups_offset);
+        let mut segments: Vec<SegmentId> = places
+            .filter_map(|offset| geometry.place_at(offset))
+            .map(|place| segment_at(geometry, place))
+            .collect();
+        segments.dedup();
+        let mut pages = BTreeSet::new();
+        for id in segments {
+            let pin = core.store.alloc.pin(id)?;
+            if pin.is_some_and(|pin| pin.kept == Redundancy::Copies) {
+                pages.insert(id);
+            }
+        }
+        Ok(pages)
+    }
+
+    /// Mends what the sources of the device had differently: one of them may have stored nothing
+    /// for a while. Of pages the device has the right ones ([`Cache::newest_among`]). Of data it
+    /// may have the older copy too: a scrub compares all when the device is whole.
+    ///
+    /// [`Cache::newest_among`]: crate::buffer::Cache::newest_among
+    fn mend_sources(
+        &self,
+        core: &Core,
+        differing: &[u64],
+        pages: &BTreeSet<SegmentId>,
+    ) -> FsResult<()> {
+        if differing.is_empty() || planted::is(Planted::RebuiltFromStale) {
+            return Ok(());
+        }
+        let geometry = core.store.geometry();
+        let is_chosen = |offset: &u64| page_place(geometry, *offset, pages).is_some();
+        let (chosen, other): (Vec<u64>, Vec<u64>) = differing.iter().partition(|it| is_chosen(it));
+        let (log, data): (Vec<u64>, Vec<u64>) =
+            other.iter().partition(|offset| **offset < geometry.group_table_offset);
+        self.counts.log_differs.fetch_or(!log.is_empty(), Ordering::Relaxed);
+        let of_pages = mend_differing(core, &chosen)?;
+        let of_data = mend_differing(core, &data)?;
+        let in_use =
+            |found: &ScrubReport| found.repaired + found.unwritten + found.lost + found.unread;
+        let count = in_use(&of_pages) + in_use(&of_data);
+        self.counts.differing.fetch_add(count, Ordering::Relaxed);
+        if in_use(&of_data) > 0 && !self.counts.wants_scrub.swap(true, Ordering::Relaxed) {
+            // CRASH: the labels say that a scrub is to be done before this rebuild can be over.
+            core.store.volume.begin_scrub().map_err(|error| core.store.journal.fail(&error))?;
+        }
+        core.store.journal.check_alive()
     }
 
     /// Returns the pieces of a step from byte `from` on, each with how it is kept if it is to be
@@ -280,23 +368,20 @@ impl Rebuild {
     }
 }
 
-/// Mends the pages of metadata in which the sources of a piece differ: one of them may have stored
-/// nothing for a while, and its older copy would become the new device's too.
-fn mend_sources(core: &Core, piece: &Range<u64>) -> FsResult<()> {
-    let (geometry, volume) = (core.store.geometry(), &core.store.volume);
-    let compared = volume.compare(piece.clone(), Redundancy::Copies, None);
-    // A write is at it, or a source has failed: then it is read from another as ever.
-    let Ok(Some(compared)) = compared else { return Ok(()) };
-    for offset in compared.differing {
-        let place = match offset {
-            offset if offset < geometry.group_table_offset => None,
-            offset if offset < geometry.groups_offset => Some(Geometry::fixed_place(offset)),
-            offset => geometry.place_at(offset),
-        };
-        // What is no page is told by the checksum in its pointer, wherever it is read.
-        let _ = place.and_then(|place| core.store.cache.mend(place));
+/// Returns the place of the page of metadata at `offset`; `None`: something else lies there, as far
+/// as `pages`, the segments that hold pages, say.
+fn page_place(geometry: &Geometry, offset: u64, pages: &BTreeSet<SegmentId>) -> Option<Place> {
+    if offset < geometry.group_table_offset {
+        return None;
     }
-    core.store.journal.check_alive()
+    if offset < geometry.groups_offset {
+        return Some(Geometry::fixed_place(offset));
+    }
+    geometry.place_at(offset).filter(|place| pages.contains(&segment_at(geometry, *place)))
+}
+
+fn segment_at(geometry: &Geometry, place: Place) -> SegmentId {
+    SegmentId { group: place.group(), segment: geometry.segment_of(place) }
 }
 
 /// Says that the walk stands before `piece`.
@@ -328,6 +413,19 @@ impl Job for Rebuild {
         let made_bytes = self.counts.made_bytes.load(Ordering::Relaxed) - made_before;
         self.done_bytes.store(to, Ordering::Relaxed);
         if is_end {
+            if self.counts.log_differs.load(Ordering::Relaxed) {
+                // The device may have the log of a member that has not stored it. Behind a new tail
+                // it has what was written since it joined.
+                core.store.journal.checkpoint()?;
+            }
+            let differing = self.counts.differing.load(Ordering::Relaxed);
+            if differing > 0 {
+                let job = &self.name;
+                tracing::warn!(
+                    "{job}: its sources had {differing} pages and blocks differently: they were \
+                     mended"
+                );
+            }
             volume.end_join(self.slot, stay).map_err(fail)?;
             return Ok(Step::Done);
         }

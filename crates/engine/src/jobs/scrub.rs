@@ -506,6 +506,25 @@ fn io(error: DeviceError) -> FsError {
     FsError::io(error.to_string())
 }
 
+/// Mends what lies at `differing`, bytes of the pool from the group table on, as a scrub would that
+/// found them not the same on all members, and returns what it found.
+pub(super) fn mend_differing(core: &Core, differing: &[u64]) -> FsResult<ScrubReport> {
+    let counts = Arc::default();
+    if !differing.is_empty() {
+        let _counted = core.store.volume.count_mends();
+        let (notes, noted) = (Notes::new(core, &(0..0)), AtomicU64::new(0));
+        let scrub = Scrub {
+            at: AtomicU64::new(0),
+            noted,
+            notes,
+            counts: Arc::clone(&counts),
+            bad_before: Vec::new(),
+        };
+        scrub.mend_all(core, differing)?;
+    }
+    Ok(counts.report())
+}
+
 /// Returns the place at byte `offset` of the pool, in a group or in front of them.
 fn place_at(geometry: &Geometry, offset: u64) -> Option<Place> {
     match offset < geometry.groups_offset {

@@ -471,6 +471,10 @@ impl Pool {
     /// Goes on with a scrub that a crash or a close has interrupted, once there is something to
     /// hold what the pool has against.
     pub(super) fn resume_scrub(&self) -> FsResult<()> {
+        let wants = |counts: &Arc<RebuildCounts>| counts.take_wants_scrub();
+        if self.rebuild.lock().as_ref().is_some_and(wants) {
+            self.has_left_scrub.store(true, Ordering::Relaxed);
+        }
         let is_left = self.has_left_scrub.load(Ordering::Relaxed);
         if !is_left || scrub_lacks(self.volume(), false).is_some() {
             return Ok(());

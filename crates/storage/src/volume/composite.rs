@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::ranges::Hold;
@@ -73,7 +74,13 @@ pub struct Remade {
     pub bytes: AlignedBuffer,
     /// Pages of it that nobody gives: bytes of the pool. They were written as zeros.
     pub lost: Vec<u64>,
+    /// Pages that members of a mirror have differently: bytes of the pool.
+    pub differing: Vec<u64>,
 }
+
+/// Returns the index of the right one of several copies of a page, by its offset in bytes of the
+/// pool; `None`: its content does not say. Called while the piece is held: it takes no lock.
+pub type Choose<'a> = Rc<dyn Fn(u64, &[&[u8]]) -> Option<usize> + 'a>;
 
 /// A piece that is being made anew: what it is made from is being read, and the rest is done when
 /// this is called. Nothing comes of one that is dropped.
@@ -202,8 +209,14 @@ pub trait Composite: Device {
     /// Begins to read what others have of a piece; what this returns then writes what the joining
     /// member in `slot` should have of it. Nobody else may write to the piece before that is done.
     /// Not durable before a flush. `None`: the member is not joining any more. An error is what a
-    /// member said that gives nothing at all, or that the layout needs.
-    fn begin_remake(&self, slot: usize, wanted: &ToRemake) -> Remaking<'_>;
+    /// member said that gives nothing at all, or that the layout needs. A mirror of several members
+    /// reads all of them, and `choose` says which copy of a page is right where they differ.
+    fn begin_remake<'a>(
+        &'a self,
+        slot: usize,
+        wanted: &ToRemake,
+        choose: &Choose<'a>,
+    ) -> Remaking<'a>;
 
     /// Reads a piece in every way that there is. Writes may be at it: a page that differs for a
     /// moment is told too. The member in slot `returning`, which has come back, is read as well:

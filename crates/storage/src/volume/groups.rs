@@ -20,12 +20,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use format::geometry::{Geometry, SUPERBLOCK_AREA_BYTES};
 use runtime::planted::{self, Planted};
 
-use super::composite::{Compared, Composite, Healed, ParityMended, Remaking, ToRemake, Verify};
+use super::composite::{
+    Choose, Compared, Composite, Healed, ParityMended, Remaking, ToRemake, Verify,
+};
 use super::ranges::Hold;
 use super::set::MemberSet;
 use super::striped::RowsKnown;
@@ -387,17 +390,25 @@ impl Composite for Groups {
         })
     }
 
-    fn begin_remake(&self, slot: usize, wanted: &ToRemake) -> Remaking<'_> {
+    fn begin_remake<'a>(
+        &'a self,
+        slot: usize,
+        wanted: &ToRemake,
+        choose: &Choose<'a>,
+    ) -> Remaking<'a> {
         let ToRemake { piece, kept, keeps } = wanted;
         let Some((placed, _)) = self.part_of(piece.start, piece.end - piece.start) else {
             return Box::new(|| Ok(None));
         };
         let keeps = keeps.iter().map(|offset| placed.inner(*offset)).collect();
         let wanted = ToRemake { piece: placed.inner_range(piece), kept: *kept, keeps };
-        let remaking = placed.part.composite.begin_remake(slot, &wanted);
+        let choose = Rc::clone(choose);
+        let choose: Choose<'a> = Rc::new(move |at, copies| choose(placed.outer(at), copies));
+        let remaking = placed.part.composite.begin_remake(slot, &wanted, &choose);
         Box::new(move || {
             Ok(remaking()?.map(|mut remade| {
-                remade.lost.iter_mut().for_each(|offset| *offset = placed.outer(*offset));
+                let offsets = remade.lost.iter_mut().chain(&mut remade.differing);
+                offsets.for_each(|offset| *offset = placed.outer(*offset));
                 remade
             }))
         })
@@ -414,7 +425,8 @@ impl Composite for Groups {
         };
         let inner = placed.inner_range(&piece);
         let mut compared = placed.part.composite.compare(inner, kept, returning)?;
-        compared.differing.iter_mut().for_each(|offset| *offset = placed.outer(*offset));
+        let offsets = compared.differing.iter_mut().chain(&mut compared.alone);
+        offsets.for_each(|offset| *offset = placed.outer(*offset));
         Ok(compared)
     }
 

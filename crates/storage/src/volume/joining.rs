@@ -32,7 +32,7 @@ use format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use runtime::planted::{self, Planted};
 
 use super::Volume;
-use super::composite::{Remade, ToRemake};
+use super::composite::{Choose, Remade, ToRemake};
 use super::set::Change;
 use super::slot::{Slot, Stay};
 use crate::convert::to_u64;
@@ -289,6 +289,7 @@ impl Volume {
     /// Makes what the joining member in `slot` should have of pieces anew, one after the other
     /// (JN1), and calls `each` with what a piece holds. While one is put together and written,
     /// those behind it are read ([`READ_AHEAD_MAX`]). With each piece goes how it is kept (JN2).
+    /// Of a page that members of a mirror have differently the copy is taken that `choose` says.
     /// Returns how many were made: fewer where a write is at the next, to be tried again a little
     /// later, or where the member is not joining any more.
     ///
@@ -302,6 +303,7 @@ impl Volume {
         &self,
         slot: usize,
         pieces: &[ToRemake],
+        choose: &Choose<'_>,
         mut each: impl FnMut(usize, Remade),
     ) -> Result<usize, DeviceError> {
         let Some(composite) = self.composite() else { return Ok(0) };
@@ -315,7 +317,7 @@ impl Volume {
                     left = [].iter();
                     break;
                 }
-                ahead.push_back((hold, composite.begin_remake(slot, wanted)));
+                ahead.push_back((hold, composite.begin_remake(slot, wanted, choose)));
             }
             let Some((hold, remaking)) = ahead.pop_front() else { return Ok(made) };
             let Some(remade) = remaking()? else { return Ok(made) };

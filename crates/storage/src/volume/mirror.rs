@@ -10,6 +10,7 @@
 //! Not here: what becomes of a member that fails (`set.rs`).
 
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use format::geometry::SUPERBLOCK_AREA_BYTES;
@@ -17,10 +18,10 @@ use format::members::MemberState;
 use format::page::PAGE_BYTES;
 use runtime::planted::{self, Planted};
 
-use super::composite::{Compared, Composite, Healed, Remade, Remaking, ToRemake, Verify};
+use super::composite::{Choose, Compared, Composite, Healed, Remade, Remaking, ToRemake, Verify};
 use super::discard::Discarding;
 use super::joining::{mib_at, without_labels};
-use super::salvage::bytes_of;
+use super::salvage::{Salvage, Salvaged, bytes_of};
 use super::set::{MemberSet, View};
 use super::slot::Slot;
 use crate::convert::{to_u64, to_usize};
@@ -270,26 +271,33 @@ impl Composite for Mirror {
         mib_at(offset, self.info.size_bytes.saturating_sub(2 * SUPERBLOCK_AREA_BYTES))
     }
 
-    fn begin_remake(&self, slot: usize, wanted: &ToRemake) -> Remaking<'_> {
-        let (piece, keeps) = (wanted.piece.clone(), wanted.keeps.clone());
+    fn begin_remake<'a>(
+        &'a self,
+        slot: usize,
+        wanted: &ToRemake,
+        choose: &Choose<'a>,
+    ) -> Remaking<'a> {
+        let (piece, keeps, choose) =
+            (wanted.piece.clone(), wanted.keeps.clone(), Rc::clone(choose));
         let ranges = without_labels(piece.clone());
-        let buffer = |range: &Range<u64>| {
-            (range.start, AlignedBuffer::for_reading(to_usize(range.end - range.start)))
-        };
-        let reads = self.submit_reads(Purpose::Cleaner, ranges.iter().map(buffer).collect());
+        let view = self.set.view();
+        let begin = |range: &Range<u64>| self.set.begin_salvage(&view, Purpose::Cleaner, range);
+        let reads: Vec<Salvage> = ranges.iter().map(begin).collect();
         let own = self.set.own_of(slot);
         Box::new(move || {
             let Some(slot) = own else { return Ok(None) };
             let bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
-            let mut remade = Remade { bytes, lost: vec![] };
+            let mut remade = Remade { bytes, lost: vec![], differing: vec![] };
             let view = self.set.view();
             for (range, read) in ranges.iter().zip(reads) {
                 let joining = view.get(slot).filter(|slot| slot.state == MemberState::Joining);
                 let Some(joining) = joining else { return Ok(None) };
-                let (mut bytes, mut lost) = match bytes_of(read) {
-                    Ok(bytes) => (bytes, Vec::new()),
-                    Err(_) => self.salvage_copies(&view, range)?,
+                let Merged { mut bytes, mut lost, differing } = match self.set.end_salvage(read) {
+                    Ok(copies) => merge(copies, range, &choose),
+                    // A member gives nothing at all, and may not have failed yet.
+                    Err(_) => Merged::of(self.read_anywhere(range)?),
                 };
+                remade.differing.extend(differing);
                 for &page in keeps.range(range.clone()) {
                     let own = self.set.page_of(joining, Purpose::Cleaner, page);
                     if let Ok(own) = own {
@@ -393,25 +401,11 @@ impl Composite for Mirror {
 }
 
 impl Mirror {
-    /// Reads of a range that no member gives as a whole the pages that any does. Returns the bytes,
-    /// and the pages that nobody gives, which are zeros.
-    fn salvage_copies(
-        &self,
-        view: &View,
-        range: &Range<u64>,
-    ) -> Result<(AlignedBuffer, Vec<u64>), DeviceError> {
-        let length = to_usize(range.end - range.start);
-        let copies = self.set.salvage(view, Purpose::Cleaner, range)?;
-        let copies: Vec<_> = copies.into_iter().flatten().collect();
-        let (mut bytes, mut lost) = (AlignedBuffer::zeroed(length), Vec::new());
-        for (number, page) in (0..).zip(bytes.as_chunks_mut::<PAGE_BYTES>().0) {
-            let at = number * PAGE_BYTES;
-            match copies.iter().find(|copy| copy.has(at)) {
-                Some(copy) => page.copy_from_slice(&copy.bytes[at..at + PAGE_BYTES]),
-                None => lost.push(range.start + to_u64(at)),
-            }
-        }
-        Ok((bytes, lost))
+    /// Reads a range of a member that gives all of it.
+    fn read_anywhere(&self, range: &Range<u64>) -> Result<AlignedBuffer, DeviceError> {
+        let buffer = AlignedBuffer::for_reading(to_usize(range.end - range.start));
+        let offset = range.start;
+        bytes_of(self.submit(Purpose::Cleaner, Operation::Read { offset, buffer }))
     }
 
     /// Writes `bytes` again to the member in slot `at`, which fails if it cannot.
@@ -429,4 +423,49 @@ impl Mirror {
         self.set.fail(at, &view[at], error)?;
         Ok(false)
     }
+}
+
+/// A range, put together from what several members have of it.
+struct Merged {
+    /// Its bytes; zeros where no member gives a page.
+    bytes: AlignedBuffer,
+    /// Pages that no member gives: bytes of the pool.
+    lost: Vec<u64>,
+    /// Pages that members have differently: bytes of the pool.
+    differing: Vec<u64>,
+}
+
+impl Merged {
+    fn of(bytes: AlignedBuffer) -> Merged {
+        Merged { bytes, lost: Vec::new(), differing: Vec::new() }
+    }
+}
+
+/// Puts a range together. Of a page that the copies have differently the one is taken that `choose`
+/// says, else the first.
+fn merge(copies: Vec<Option<Salvaged>>, range: &Range<u64>, choose: &Choose<'_>) -> Merged {
+    let mut copies: Vec<Salvaged> = copies.into_iter().flatten().collect();
+    let is_whole = copies.iter().all(|copy| copy.bad.is_empty());
+    let is_same = copies.windows(2).all(|pair| pair[0].bytes[..] == pair[1].bytes[..]);
+    if is_whole && is_same && !copies.is_empty() {
+        return Merged::of(copies.swap_remove(0).bytes);
+    }
+    let mut merged = Merged::of(AlignedBuffer::zeroed(to_usize(range.end - range.start)));
+    for (number, page) in (0..).zip(merged.bytes.as_chunks_mut::<PAGE_BYTES>().0) {
+        let at = number * PAGE_BYTES;
+        let offset = range.start + to_u64(at);
+        let given = copies.iter().filter(|copy| copy.has(at));
+        let given: Vec<&[u8]> = given.map(|copy| &copy.bytes[at..at + PAGE_BYTES]).collect();
+        let Some(&first) = given.first() else {
+            merged.lost.push(offset);
+            continue;
+        };
+        let mut right = first;
+        if given.iter().any(|other| *other != first) {
+            merged.differing.push(offset);
+            right = choose(offset, &given).and_then(|it| given.get(it).copied()).unwrap_or(first);
+        }
+        page.copy_from_slice(right);
+    }
+    merged
 }

@@ -39,7 +39,9 @@ use format::page::PAGE_BYTES;
 use format::reshape::Lay;
 use format::stripes::{Stripes, UnitPlace, Without};
 
-use super::composite::{Compared, Composite, Healed, ParityMended, Remaking, ToRemake, Verify};
+use super::composite::{
+    Choose, Compared, Composite, Healed, ParityMended, Remaking, ToRemake, Verify,
+};
 use super::joining::mib_at;
 use super::mirror::Mirror;
 use super::parity_reads::ParityReader;
@@ -368,9 +370,14 @@ impl Composite for Striped {
         own.is_none_or(|own| self.at(piece.start).has_member(own))
     }
 
-    fn begin_remake(&self, slot: usize, wanted: &ToRemake) -> Remaking<'_> {
+    fn begin_remake<'a>(
+        &'a self,
+        slot: usize,
+        wanted: &ToRemake,
+        choose: &Choose<'a>,
+    ) -> Remaking<'a> {
         if wanted.piece.end <= self.stripes.groups_offset {
-            return self.fixed.begin_remake(slot, wanted);
+            return self.fixed.begin_remake(slot, wanted, choose);
         }
         match self.set.own_of(slot) {
             Some(own) => self.begin_segment(own, wanted.clone()),
