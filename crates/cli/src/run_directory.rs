@@ -20,9 +20,23 @@ const SYSTEM: &str = "/run/holdfast";
 /// Returns the directory of sockets and logs, made if it is missing: `HOLDFAST_RUN_DIR`, or
 /// `/run/holdfast` for root, or `holdfast` in `XDG_RUNTIME_DIR`.
 pub(crate) fn run_directory() -> anyhow::Result<PathBuf> {
-    let chosen = std::env::var_os("HOLDFAST_RUN_DIR");
-    let is_own = chosen.is_none();
-    let directory = if let Some(chosen) = chosen {
+    let is_own = std::env::var_os("HOLDFAST_RUN_DIR").is_none();
+    let directory = path();
+    let made = std::fs::DirBuilder::new().mode(0o700).create(&directory);
+    let is_there = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AlreadyExists;
+    if let Some(error) = made.err().filter(|error| !is_there(error)) {
+        let shown = directory.display();
+        return Err(error).with_context(|| {
+            format!("cannot make {shown}: set HOLDFAST_RUN_DIR to a directory that can be made")
+        });
+    }
+    check(&directory, rustix::process::geteuid().as_raw(), is_own)?;
+    Ok(directory)
+}
+
+/// Returns where [`run_directory`] is, whether or not it is there.
+fn path() -> PathBuf {
+    if let Some(chosen) = std::env::var_os("HOLDFAST_RUN_DIR") {
         PathBuf::from(chosen)
     } else if rustix::process::geteuid().is_root() {
         PathBuf::from(SYSTEM)
@@ -31,15 +45,18 @@ pub(crate) fn run_directory() -> anyhow::Result<PathBuf> {
     } else {
         let user = rustix::process::geteuid().as_raw();
         std::env::temp_dir().join(format!("holdfast-{user}"))
-    };
-    match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            return Err(error).with_context(|| format!("cannot make {}", directory.display()));
-        }
-        _ => {}
     }
-    check(&directory, rustix::process::geteuid().as_raw(), is_own)?;
-    Ok(directory)
+}
+
+/// As [`run_directory`], to ask servers in: what it lies in may have gone, as `/run/user/UID` has
+/// at a logout. Then there are none.
+fn to_ask_in() -> anyhow::Result<PathBuf> {
+    let directory = path();
+    let is_gone = directory.parent().is_some_and(|parent| {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        parent.metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    });
+    if is_gone { Ok(directory) } else { run_directory() }
 }
 
 /// Returns the directories in which servers are looked for: this user's, and root's where that is
@@ -51,11 +68,11 @@ pub(crate) fn to_ask() -> anyhow::Result<Vec<PathBuf>> {
     };
     match std::env::var_os("HOLDFAST_RUN_DIR").map(PathBuf::from) {
         Some(chosen) if is_of_root(&chosen) => Ok(vec![chosen]),
-        Some(_) => Ok(vec![run_directory()?]),
+        Some(_) => Ok(vec![to_ask_in()?]),
         None => {
             let system = PathBuf::from(SYSTEM);
             let is_open = is_of_root(&system) && std::fs::read_dir(&system).is_ok();
-            Ok([run_directory()?].into_iter().chain(is_open.then_some(system)).collect())
+            Ok([to_ask_in()?].into_iter().chain(is_open.then_some(system)).collect())
         }
     }
 }

@@ -657,7 +657,12 @@ pub(crate) fn all() -> anyhow::Result<Vec<Found>> {
     let mut sockets = Vec::new();
     for directory in run_directory::to_ask()? {
         let is_own = run_directory::is_own(&directory);
-        for entry in std::fs::read_dir(directory)? {
+        let entries = match std::fs::read_dir(directory) {
+            // It has gone with its sockets.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            entries => entries?,
+        };
+        for entry in entries {
             sockets.push((entry?.path(), is_own));
         }
     }

@@ -221,6 +221,28 @@ fn a_server_without_a_socket_is_told_as_not_reachable() {
     assert!(other.status.success() && other.stdout.is_empty(), "{other:?}");
     told(&mounted, &["unmount", &root], 0);
     told(&mounted, &["status"], 0);
+
+    // The directory of the run directory has gone, too.
+    let (outer, run) = (mounted.work.join("outer"), mounted.work.join("outer/run"));
+    fs::create_dir(&outer).expect("the name is new");
+    let told_in = |arguments: &[&str], code: i32| {
+        let mut command = Command::new(crate::HOLDFAST);
+        let output = command.args(arguments).env("HOLDFAST_RUN_DIR", &run).output();
+        let output = output.expect("it starts");
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+        text
+    };
+    told_in(&["mount", &pool, &root, "--daemon"], 0);
+    fs::remove_dir_all(&outer).expect("it is ours");
+    for arguments in [&["status"][..], &["status", &root], &["fileset", "list", &root]] {
+        assert!(told_in(arguments, 1).contains("server not reachable"));
+    }
+    told_in(&["unmount", &root], 0);
+    told_in(&["status"], 0);
+    let text = told_in(&["mount", &pool, &root, "--daemon"], 1);
+    assert!(text.contains("set HOLDFAST_RUN_DIR"), "{text}");
     mounted.mount(&[]);
     assert_eq!(fs::read(mounted.path("file")).expect("it was written"), b"data");
     mounted.finish();

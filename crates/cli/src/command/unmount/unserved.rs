@@ -78,9 +78,11 @@ pub(super) fn run(
         return Ok(exit::DONE);
     }
     held.wait(args.timeout).with_context(|| format!("{shown} is unmounted"))?;
-    let words = status::last_words_of(&pool)?;
+    // Where its run directory has gone it could leave none.
+    let words = status::last_words_of(&pool).ok();
     for pid in &held.by {
-        if let Some(error) = daemon::take_last_words(&words, pid.cast_unsigned()) {
+        let left = |words| daemon::take_last_words(words, pid.cast_unsigned());
+        if let Some(error) = words.as_deref().and_then(left) {
             anyhow::bail!(
                 "{shown} is unmounted, but not everything reached the device: {error}. Look at the \
                  device, then `holdfast check`"
