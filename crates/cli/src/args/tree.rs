@@ -31,7 +31,7 @@ pub(crate) struct ImportArgs {
     pub(crate) how: HowArgs,
     /// From a tar: skip files that exist with the same size and modification time, to continue an
     /// interrupted import; no effect on a directory
-    #[arg(long)]
+    #[arg(long, conflicts_with = "repair")]
     pub(crate) skip_same: bool,
     /// Leave setuid, setgid and file capabilities out
     #[arg(long)]
@@ -115,5 +115,21 @@ impl ExportTreeArgs {
     /// Returns what is written, if it has a path.
     pub(crate) fn way(&self) -> Option<&Path> {
         unless_stream(&self.target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::args::Arguments;
+
+    #[test]
+    fn an_import_that_repairs_skips_nothing_by_date() {
+        for (more, is_well) in [("", true), (" --skip-same", false), (" --compare date", false)] {
+            let line = format!("holdfast import t.tar p.hf --repair{more}");
+            let parsed = Arguments::try_parse_from(line.split_whitespace());
+            assert_eq!(parsed.is_ok(), is_well, "{line}: {parsed:?}");
+        }
     }
 }

@@ -4,46 +4,100 @@ use std::collections::BTreeMap;
 
 use super::TreeError;
 
-/// Differences that are held; those past it are told at once.
-const DIFFERENCES_MAX: usize = 100_000;
+/// Bytes of differences that are held; those past it are reported at once. Tests have fewer.
+const DIFFERENCES_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 64 << 20 };
 
 /// Differences by path. One of a hard link counts no more where the name comes again that it
 /// leads to: an archive may give a file a second name, and then its first to another file.
 #[derive(Default)]
 pub(crate) struct Differences {
     /// With the path of what it is a link to.
-    found: BTreeMap<Vec<u8>, (TreeError, Option<Vec<u8>>)>,
+    found: BTreeMap<Vec<u8>, Difference>,
     /// Paths of links, by what they lead to.
     leading: BTreeMap<Vec<u8>, Vec<Vec<u8>>>,
+    /// Bytes of both.
+    held_bytes: usize,
+}
+
+/// A difference, and what its entry is a link to.
+type Difference = (TreeError, Option<Vec<u8>>);
+
+fn found_bytes(path: &[u8], (error, target): &Difference) -> usize {
+    let target = target.as_ref().map_or(0, Vec::len);
+    size_of::<(Vec<u8>, Difference)>() + path.len() + target + error.cause.len()
+}
+
+fn leading_bytes(target: &[u8], link: &[u8]) -> usize {
+    2 * size_of::<Vec<u8>>() + target.len() + link.len()
 }
 
 impl Differences {
     /// An entry of this path comes.
     pub(crate) fn begins(&mut self, path: &[u8]) {
-        self.found.remove(path);
+        self.remove(path);
         for link in self.leading.remove(path).unwrap_or_default() {
-            let leads_here = |it: &(TreeError, Option<Vec<u8>>)| it.1.as_deref() == Some(path);
+            self.held_bytes -= leading_bytes(path, &link);
+            let leads_here = |it: &Difference| it.1.as_deref() == Some(path);
             if self.found.get(&link).is_some_and(leads_here) {
-                self.found.remove(&link);
+                self.remove(&link);
             }
         }
     }
 
+    fn remove(&mut self, path: &[u8]) {
+        if let Some(found) = self.found.remove(path) {
+            self.held_bytes -= found_bytes(path, &found);
+        }
+    }
+
     pub(crate) fn is_full(&self) -> bool {
-        self.found.len() >= DIFFERENCES_MAX
+        self.held_bytes >= DIFFERENCES_BYTES_MAX
     }
 
     /// Holds what is wrong with an entry, which may be a link to `target`.
     pub(crate) fn add(&mut self, path: &[u8], error: TreeError, target: Option<Vec<u8>>) {
+        self.remove(path);
         if let Some(target) = &target {
+            self.held_bytes += leading_bytes(target, path);
             self.leading.entry(target.clone()).or_default().push(path.to_vec());
         }
-        self.found.insert(path.to_vec(), (error, target));
+        let found = (error, target);
+        self.held_bytes += found_bytes(path, &found);
+        self.found.insert(path.to_vec(), found);
     }
 
     /// Returns those that are left.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = (Vec<u8>, TreeError)> + use<> {
-        let found = std::mem::take(&mut self.found);
+        let found = std::mem::take(self).found;
         found.into_iter().map(|(path, (error, _))| (path, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: few bytes are held, however long the paths are and however often a link comes, and
+    /// what counts no more is not counted.
+    #[test]
+    fn differences_are_held_up_to_a_bound() {
+        let mut differences = Differences::default();
+        let mut last = 0;
+        for number in 0..10_000 {
+            let path = vec![b'a'; 1000 + number % 7];
+            differences.begins(&path);
+            if differences.is_full() {
+                last = number;
+                break;
+            }
+            differences.add(&path, TreeError::of_file("it differs"), Some(b"target".to_vec()));
+        }
+        assert!(last > 7 && last < 100, "{last} differences of 1,000 bytes");
+        differences.begins(b"target");
+        assert_eq!((differences.held_bytes, differences.found.len()), (0, 0));
+        differences.add(b"a", TreeError::of_file("it differs"), None);
+        differences.add(b"a", TreeError::of_file("it is missing"), None);
+        let left: Vec<_> = differences.take().collect();
+        assert_eq!(left, [(b"a".to_vec(), TreeError::of_file("it is missing"))]);
     }
 }
