@@ -625,7 +625,7 @@ scrub = "weekly"
             ("\"ops@example.org\"", "", "28:1: a mail has somebody to go to"),
             ("\"member\"", "\"weather\"", "23:1: weather: no such event: there are trouble"),
             ("directory = ", "place = ", "33:1: unknown field `place`"),
-            ("\"ro,noexec\"", "\"ro,fast\"", "30:1: unknown mount option `fast`"),
+            ("\"ro,noexec\"", "\"ro,fast\"", "30:1: mount option `fast`: unknown"),
             ("fileset = \"a/b\"", "fileset = \"a//b\"", "30:1: a//b: name a fileset"),
             ("uids = [1000]", "uids = []", "35:1: say who: uids"),
             ("uids = [1000]", "uids = [0]", "35:1: user 0 may do all"),
