@@ -332,10 +332,11 @@ impl MountOptions {
         if std::path::Path::new(SELINUX).exists() { &self.contexts } else { &[] }
     }
 
-    /// Returns what is mounted as the helper is given it. Options are separated by commas, and it
-    /// may split them.
+    /// Returns what is mounted as the helper is given it: it takes a comma or a backslash behind a
+    /// backslash for itself. So the kernel shows the path of the pool, and of no other.
     pub(super) fn source_name(&self) -> String {
-        self.fs_name.replace([',', '\\', '\n', '\0'], "_")
+        let plain = self.fs_name.replace(['\n', '\0'], "_");
+        plain.replace('\\', "\\\\").replace(',', "\\,")
     }
 
     /// Returns the flags of mount(2).
@@ -442,8 +443,13 @@ mod tests {
 
     #[test]
     fn a_comma_in_the_pool_path_cannot_become_an_option() {
-        let options = MountOptions::new("/a,allow_other/pool.hf");
-        assert_eq!(options.source_name(), "/a_allow_other/pool.hf");
+        for (path, given) in [
+            ("/a,allow_other/pool.hf", "/a\\,allow_other/pool.hf"),
+            ("/a\\,allow_other/pool.hf", "/a\\\\\\,allow_other/pool.hf"),
+            ("/a\\", "/a\\\\"),
+        ] {
+            assert_eq!(MountOptions::new(path).source_name(), given);
+        }
     }
 
     #[test]
