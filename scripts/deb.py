@@ -125,7 +125,7 @@ def check(program):
         run("dpkg-deb", "--extract", package, out)
         installed = os.path.join(out, "usr/bin/holdfast")
         run(installed, "--version")
-        if ".debug_" in run("readelf", "--sections", "--wide", installed):
+        if ".debug_info" in run("readelf", "--sections", "--wide", installed):
             wrong.append("/usr/bin/holdfast is not stripped")
         example = os.path.join(out, "usr/share/doc/holdfast/examples/holdfast.toml")
         tried = os.path.join(work, "holdfast.toml")
