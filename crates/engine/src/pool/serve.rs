@@ -11,7 +11,7 @@ use crate::vnode::api::{
     FilesetUuid, Handle, Ino, NewInode, ReadAsked, ReadTold, RenameMode, Seek, SetAttr, Stability,
     StatFs, XattrMode,
 };
-use crate::vnode::{Entered, Files};
+use crate::vnode::{Capabilities, Entered, Files};
 
 impl Pool {
     /// Returns the files of the fileset that `ino` is in: the main one's, or those of one that is
@@ -298,9 +298,7 @@ impl FileSystem for Pool {
 
     fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8]) -> FsResult<()> {
         let files = self.files_of(ino)?;
-        let written = files
-            .drop_capability_before_write(caller, ino)
-            .and_then(|()| files.write_file(caller, ino, offset, data));
+        let written = files.write_file(caller, ino, offset, (data, Capabilities::Drop));
         self.named(ino, b"", written).map_err(|error| error.in_bytes(offset, data.len()))
     }
 

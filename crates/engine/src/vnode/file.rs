@@ -274,6 +274,15 @@ impl Core {
     }
 }
 
+/// What a write does to the capabilities of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Capabilities {
+    /// As Linux does for every write.
+    Drop,
+    /// Of what receives a stream, which has them beside the content.
+    Keep,
+}
+
 impl Files<'_> {
     /// Writes; see [`super::api::FileSystem::write`].
     pub(crate) fn write_file(
@@ -281,9 +290,10 @@ impl Files<'_> {
         caller: &Caller,
         ino: Ino,
         offset: u64,
-        data: &[u8],
+        (data, capabilities): (&[u8], Capabilities),
     ) -> FsResult<()> {
-        self.write_payload(caller, ino, offset, &Payload::Lent(data), &mut 0, None)
+        let data = (&Payload::Lent(data), capabilities);
+        self.write_payload(caller, ino, offset, data, &mut 0, None)
     }
 
     /// Writes what there is room for; see [`super::api::FileSystem::write_some`].
@@ -299,11 +309,9 @@ impl Files<'_> {
             Data::Lent(bytes) => Payload::Lent(bytes),
             Data::Shared(bytes) => self.kept.admit(bytes),
         };
-        if !data.is_empty() {
-            self.drop_capability_before_write(caller, ino)?;
-        }
         let mut done = 0;
-        match self.write_payload(caller, ino, offset, &data, &mut done, around) {
+        let data = (&data, Capabilities::Drop);
+        match self.write_payload(caller, ino, offset, data, &mut done, around) {
             Err(error) if done == 0 => Err(error),
             _ => Ok(done),
         }
@@ -315,15 +323,21 @@ impl Files<'_> {
         caller: &Caller,
         ino: Ino,
         offset: u64,
-        data: &Payload<'_>,
+        (data, capabilities): (&Payload<'_>, Capabilities),
         done: &mut usize,
         mut around: Option<&mut Around>,
     ) -> FsResult<()> {
         self.check_writable()?;
         let vnode = self.vnode(ino)?;
-        self.check_content(caller, &vnode.state.read(), WRITE)?;
+        let state = vnode.state.read();
+        self.check_content(caller, &state, WRITE)?;
         if data.is_empty() {
             return Ok(());
+        }
+        let drops_capability = capabilities == Capabilities::Drop && self.has_capability(&state)?;
+        drop(state);
+        if drops_capability {
+            self.remove_capability(ino)?;
         }
         let end = offset.checked_add(wide(data.len())).ok_or(FsError::FileTooLarge)?;
         if end > FILE_BYTES_MAX {

@@ -80,6 +80,7 @@ pub use clone::Still;
 pub(crate) use clone::needed_by;
 pub use diff::{Became, DIFF_RANGES_MAX, Difference};
 pub(crate) use enter::Entered;
+pub(crate) use file::Capabilities;
 pub use file::PENDING_BYTES_MAX;
 pub use filesets::NewFileset;
 pub(crate) use filesets::{Fileset, Filesets};

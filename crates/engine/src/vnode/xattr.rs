@@ -268,8 +268,7 @@ impl Files<'_> {
         self.remove_capability(ino)
     }
 
-    /// Removes them before a write by a caller who may write. The receiver of a stream does not
-    /// call this: the stream has the capabilities beside the content.
+    /// Removes them before another change of its content by a caller who may write.
     pub(crate) fn drop_capability_before_write(&self, caller: &Caller, ino: Ino) -> FsResult<()> {
         let vnode = self.vnode(ino)?;
         let state = vnode.state.read();
@@ -282,12 +281,13 @@ impl Files<'_> {
         self.remove_capability(ino)
     }
 
-    fn has_capability(&self, state: &VnodeState) -> FsResult<bool> {
+    /// Whether a regular file has capabilities.
+    pub(super) fn has_capability(&self, state: &VnodeState) -> FsResult<bool> {
         let anode = state.anode()?;
         Ok(anode.kind == AnodeKind::Regular && self.has_value(anode, CAPABILITY_NAME)?)
     }
 
-    fn remove_capability(&self, ino: Ino) -> FsResult<()> {
+    pub(super) fn remove_capability(&self, ino: Ino) -> FsResult<()> {
         self.with_reclaim(|| {
             self.change_attribute(ino, None, &mut |change, fileset, anode| {
                 self.drop_value(change, fileset, anode, CAPABILITY_NAME)

@@ -34,7 +34,7 @@ use format::stream::{AnodeFlags, Begin, Record, SentPage, Totals};
 use runtime::planted::{self, Planted};
 
 use super::api::{Caller, Fallocate, SetAttr};
-use super::{Core, Files, Vnode};
+use super::{Capabilities, Core, Files, Vnode};
 use crate::alloc::Urgency;
 use crate::container::{Content, is_one_file};
 use crate::convert::wide;
@@ -555,7 +555,7 @@ impl Receiving<'_> {
             (Record::Data(offset, data), Content::Data, AnodeKind::Regular) => {
                 let end = in_file(offset, wide(data.len()))?;
                 let (ino, caller) = (self.files.ino(sent.number), Caller::root());
-                self.files.write_file(&caller, ino, offset, &data)?;
+                self.files.write_file(&caller, ino, offset, (&data, Capabilities::Keep))?;
                 self.bytes = self.bytes.saturating_add(wide(data.len()));
                 self.data_end = if of.is_extra { 0 } else { end };
                 if self.bytes >= BYTES_KEPT && !of.is_extra {
