@@ -198,6 +198,12 @@ impl Discards {
         let after = SegmentId { group, segment: held.first.segment + held.count };
         let (bytes, answer) = discard(core, held);
         self.counters.count(&answer, bytes);
+        if self.counters.failed() >= FAILURES_MAX {
+            tracing::warn!(
+                "{FAILURES_MAX} discards have failed: free space is not discarded before the next \
+                 mount"
+            );
+        }
         Ok(Some(after))
     }
 }
