@@ -804,6 +804,12 @@ pub struct FilesetFacts {
     /// Whether one of its family is being freed: its clones can't be deleted until that is done.
     #[serde(default)]
     pub is_family_freed: bool,
+    /// How many clones it may have at most, forks of them among these; 0: not known.
+    #[serde(default)]
+    pub clones_max: u64,
+    /// How many more of them there may be.
+    #[serde(default)]
+    pub clones_left: u64,
     /// Whether a stream to it broke off, or comes: nobody finds it.
     #[serde(default)]
     pub is_receiving: bool,

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use serde_json::json;
 
+use engine::vnode::api::ANOTHER_IS_FREED;
+
 use super::controlled::{Controlled, Opener};
 use crate::args::clone::{CloneArgs, CloneCommand};
 use crate::backend::Backend;
@@ -111,8 +113,18 @@ fn delete(
 ) -> anyhow::Result<()> {
     let (fileset, clone) = at.named_clone(argument)?;
     let (name, pool) = (format!("{fileset}@{clone}"), at.pool.display().to_string());
-    super::fileset::wait_for_clones(at, &fileset, output)?;
-    at.ask(&Request::CloneDelete { fileset, clone, uuid: None })?;
+    let request = Request::CloneDelete { fileset, clone, uuid: None };
+    // Another deletion may begin between the two: each turn is the end of one.
+    loop {
+        super::fileset::wait_for_family(at, &name, output)?;
+        match at.ask(&request) {
+            Err(error) if error.to_string().contains(ANOTHER_IS_FREED) => {}
+            deleted => {
+                deleted?;
+                break;
+            }
+        }
+    }
     let facts = json!({ "deleted": name, "pool": pool });
     output.fact(&format!("{pool}:{name} is deleted"), &facts);
     if must_wait { super::fileset::wait(at, output) } else { Ok(()) }

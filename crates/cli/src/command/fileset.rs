@@ -280,7 +280,7 @@ fn in_the_way_of(fileset: &FilesetFacts, all: &[FilesetFacts], pool: &str) -> Op
 
 /// Waits until all that was deleted is free.
 pub(super) fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
-    wait_for(at, output, &|_| true)
+    wait_for(at, output, &|_, _| true)
 }
 
 /// Waits until the clones of `fileset` that were deleted are free: one is freed at a time, for
@@ -291,20 +291,26 @@ pub(super) fn wait_for_clones(
     output: &Output,
 ) -> anyhow::Result<()> {
     let start = format!("{fileset}@");
-    wait_for(at, output, &|freed| freed.name.starts_with(&start))
+    wait_for(at, output, &|_, freed| freed.name.starts_with(&start))
 }
 
-/// Waits until all of what was deleted that `is_meant` is free.
+/// Waits until nothing that has blocks in common with the clone `name` is being freed.
+pub(super) fn wait_for_family(at: &Controlled, name: &str, output: &Output) -> anyhow::Result<()> {
+    let waits = |all: &[FilesetFacts]| all.iter().any(|it| it.name == name && it.is_family_freed);
+    wait_for(at, output, &|all, _| waits(all))
+}
+
+/// Waits until all of what was deleted that `is_meant` is free, among all that there is.
 fn wait_for(
     at: &Controlled,
     output: &Output,
-    is_meant: &dyn Fn(&FilesetFacts) -> bool,
+    is_meant: &dyn Fn(&[FilesetFacts], &FilesetFacts) -> bool,
 ) -> anyhow::Result<()> {
     let (mut progress, mut patience) = (output.progress(), Patience::new());
     loop {
         let all = at.filesets()?;
-        let meant = all.iter().filter(|it| is_meant(it));
-        let freed: Vec<u64> = meant.filter_map(|it| it.freed_permille).collect();
+        let freed = all.iter().filter(|it| it.freed_permille.is_some() && is_meant(&all, it));
+        let freed: Vec<u64> = freed.filter_map(|it| it.freed_permille).collect();
         let stopped = at.jobs()?.into_iter().find(|job| job.is_paused || job.failure.is_some());
         let total = u64::try_from(freed.len()).unwrap_or(0) * 1000;
         if freed.is_empty() {

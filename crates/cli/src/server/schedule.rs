@@ -17,6 +17,9 @@
 //!    clone would be in the way. What is due then is taken at the next look, where it is then.
 //! 7. What is deleted is the clone that was seen: one that somebody has taken anew by that name
 //!    meanwhile is another, and stays.
+//! 8. Where a fileset has as many clones as it can have, the oldest one that the schedule has taken
+//!    of the kind that is due goes first; of a kind that has but one that stays, and one of the
+//!    others goes. A schedule that keeps more than a fileset can have is refused.
 //!
 //! A schedule is of a fileset, whatever that is called: it goes by identity, so a rename changes
 //! nothing, and another fileset that gets the name has no schedule. One whose fileset is gone stays
@@ -119,6 +122,24 @@ impl Counts {
             (Period::Week, self.weekly),
             (Period::Month, self.monthly),
         ]
+    }
+
+    /// Returns how many clones are kept in all.
+    fn total(&self) -> u64 {
+        self.of().iter().map(|(_, count)| u64::from(*count)).sum()
+    }
+
+    /// Returns why a fileset that has at most `clones_max` clones can't have these; 0: not known.
+    fn check_fits(&self, fileset: &str, clones_max: u64) -> Result<(), String> {
+        if clones_max == 0 || self.total() <= clones_max {
+            return Ok(());
+        }
+        Err(format!(
+            "{} keeps {} clones, and {fileset} can have {clones_max} at most in this pool: keep \
+             fewer",
+            self.text(),
+            self.total()
+        ))
     }
 
     /// Returns why these make no sense.
@@ -237,11 +258,13 @@ pub(crate) fn moment(seconds: u64) -> String {
 struct Due {
     take: Vec<String>,
     delete: Vec<String>,
+    /// What goes, the first first, where the fileset can have no clone more and one is to be taken.
+    spare: Vec<String>,
 }
 
 /// Returns what is due at `seconds` where there are clones of these `names`.
 fn plan(counts: &Counts, seconds: u64, names: &[String]) -> Due {
-    let mut due = Due::default();
+    let (mut due, mut others) = (Due::default(), Vec::new());
     for (period, count) in counts.of().into_iter().filter(|(_, count)| *count > 0) {
         let now = period.name_at(seconds);
         // The policy's second and third sentence: names are in the order of time.
@@ -253,8 +276,15 @@ fn plan(counts: &Counts, seconds: u64, names: &[String]) -> Due {
         // The last one stays until there is another: that may not be taken after all.
         let kept = (count - usize::from(is_missing)).max(1);
         let surplus = own.len().saturating_sub(kept);
+        // The policy's eighth sentence.
+        let stays = if is_missing { &mut due.spare } else { &mut others };
+        stays.extend(own.iter().take(own.len().saturating_sub(1)).skip(surplus).copied().cloned());
         due.delete.extend(own.into_iter().take(surplus).cloned());
         due.take.extend(is_missing.then_some(now));
+    }
+    match due.take.is_empty() {
+        true => due.spare.clear(),
+        false => due.spare.append(&mut others),
     }
     due
 }
@@ -285,6 +315,9 @@ pub(super) struct Found {
     needed: BTreeMap<String, String>,
     /// Whether one of its family was deleted and is not all free.
     is_freeing: bool,
+    /// How many clones it can have, and how many more.
+    clones_max: u64,
+    clones_left: u64,
 }
 
 impl Found {
@@ -415,6 +448,9 @@ impl Hub {
             self.check_not_configured(index, fileset)?;
         }
         let found = self.found(index)?;
+        if let Some(of) = found.values().find(|it| it.name == fileset && !is_gone) {
+            keep.check_fits(fileset, of.clones_max).map_err(|cause| served.failed(cause))?;
+        }
         let mut schedules = self.schedules();
         let mut next = renamed(&schedules, index, &found);
         let named = found.iter().find(|(_, it)| it.name == fileset).map(|(uuid, _)| uuid.clone());
@@ -517,13 +553,21 @@ impl Hub {
                     kept.failed.push((index, format!("the fileset {fileset}{by} is gone")));
                     continue;
                 };
-                let Due { take, delete } = plan(&keep, seconds, &found.clones);
+                let Due { take, mut delete, spare } = plan(&keep, seconds, &found.clones);
+                let has_room =
+                    u64::try_from(take.len()).is_ok_and(|count| found.clones_left >= count);
+                if !has_room {
+                    // What the eighth sentence has go and something needs is no surplus.
+                    delete.extend(found.split(spare).0.into_iter().take(1));
+                }
                 // The policy's fourth and fifth sentence.
                 let (delete, stays) = found.split(delete);
                 all_stay.extend(stays);
-                self.take_clones(index, &fileset, take, &mut kept);
+                if has_room || (delete.is_empty() && !found.is_freeing) {
+                    self.take_clones(index, &fileset, take, &mut kept);
+                }
                 kept.has_more |= if found.is_freeing {
-                    !delete.is_empty()
+                    !delete.is_empty() || !has_room
                 } else {
                     self.delete_one(index, found, delete, &mut kept)
                 };
@@ -594,7 +638,13 @@ impl Hub {
         for facts in all.iter().filter(|it| it.freed_permille.is_none() && !it.is_clone) {
             by_name.insert(facts.name.clone(), facts.uuid.clone());
             let is_freeing = facts.is_family_freed;
-            let of = Found { name: facts.name.clone(), is_freeing, ..Found::default() };
+            let of = Found {
+                name: facts.name.clone(),
+                is_freeing,
+                clones_max: facts.clones_max,
+                clones_left: facts.clones_left,
+                ..Found::default()
+            };
             found.insert(facts.uuid.clone(), of);
         }
         for facts in all {

@@ -336,6 +336,7 @@ fn shift_of(properties: &Properties) -> Option<u8> {
 fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
     let found = pool.filesets_from(from, LIST_MAX + 1)?;
     let next = found.get(LIST_MAX).map(|info| info.slot);
+    let count = |clones: usize| u64::try_from(clones).unwrap_or(u64::MAX);
     let facts = |info: FilesetInfo| FilesetFacts {
         // Whoever serves the pool knows.
         is_mounted: false,
@@ -348,6 +349,8 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
         holds: info.holds,
         needed_by: info.needed_by,
         is_family_freed: info.is_family_freed,
+        clones_max: count(pool.clones_max()),
+        clones_left: count(info.clones_left),
         is_receiving: info.is_receiving,
         moving: info.moving.map(|moving| moving.word().to_owned()),
         origin: info.origin,

@@ -126,6 +126,34 @@ fn filesets_are_made_changed_and_deleted_mounted_or_not() {
     mounted.finish();
 }
 
+/// Goal: clones of one fileset that are deleted at once are all deleted: each command waits for its
+/// turn. Method: twelve commands, and in each clone something that it alone holds.
+#[test]
+fn clones_that_are_deleted_at_once_wait_for_each_other() {
+    if !can_mount("clones_that_are_deleted_at_once_wait_for_each_other") {
+        return;
+    }
+    let mounted = Mounted::new();
+    let pool = mounted.text("pool.hf");
+    let clones: Vec<String> = (0..12).map(|number| format!("{pool}:root@c{number}")).collect();
+    for clone in &clones {
+        write(&mounted.path("f"), &[7; 1 << 20]);
+        mounted.holdfast(&["clone", "create", clone]);
+    }
+    std::thread::scope(|scope| {
+        for clone in &clones {
+            let mounted = &mounted;
+            scope.spawn(move || {
+                let (is_done, text) = told(mounted, &["clone", "delete", clone]);
+                assert!(is_done, "{clone}: {text}");
+            });
+        }
+    });
+    let (_, left) = told(&mounted, &["clone", "list", &pool]);
+    assert!(!left.contains("@c"), "{left}");
+    mounted.finish();
+}
+
 /// Goal: a mount point stands for its fileset, a directory in it does not, and `status` says which
 /// fileset a mount has.
 #[test]

@@ -1,6 +1,6 @@
 //! The filesets of a pool: listed, made, changed, deleted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -59,6 +59,8 @@ pub struct FilesetInfo {
     /// In a list: whether one of its family is being freed. None of its clones can be deleted until
     /// that is done.
     pub is_family_freed: bool,
+    /// In a list: how many more clones and forks its family may have ([`Pool::clones_max`]).
+    pub clones_left: usize,
     /// In a list: the clone that it goes back to, its own last one or the one that it was forked
     /// from.
     pub origin: Option<String>,
@@ -84,9 +86,17 @@ impl Pool {
             holds: Vec::new(),
             needed_by: None,
             is_family_freed: false,
+            clones_left: 0,
             origin: None,
             freed_permille: node.freed().map(|(done, total)| done.saturating_mul(1000) / total),
         }
+    }
+
+    /// Returns how many clones a fileset may have at most: the log moves a block that all of them
+    /// hold in one transaction. Forks of them count too.
+    #[must_use]
+    pub fn clones_max(&self) -> usize {
+        self.core.store.journal.moved_members_max().saturating_sub(1)
     }
 
     /// Returns every fileset of the pool, those too that are being freed.
@@ -108,17 +118,23 @@ impl Pool {
         let index = self.core.filesets.table.lock(&self.core.store)?;
         // Of the families in this part of the list alone: a list in parts costs what it has.
         let families: BTreeSet<FilesetId> = all.iter().map(|(_, node)| node.family).collect();
-        let is_freed = |family: &FilesetId| index.family(*family).any(Node::is_deleted);
-        let freed: BTreeSet<FilesetId> = families.into_iter().filter(is_freed).collect();
+        let of_family = |family: FilesetId| {
+            let is_freed = index.family(family).any(Node::is_deleted);
+            (family, (index.family(family).count(), is_freed))
+        };
+        let families: BTreeMap<FilesetId, (usize, bool)> =
+            families.into_iter().map(of_family).collect();
         let info = |(name, node): (String, Node)| {
             let slot = node.slot;
             let holds = index.holds_of(slot).map(|hold| hold.as_str().to_owned()).collect();
             let origin = index.origin_of(slot).map(|origin| index.path_of(origin));
             let is_clone = node.is_clone() && !node.is_deleted();
             let needed_by = is_clone.then(|| needed_by(&index, slot)).flatten();
-            let is_family_freed = freed.contains(&node.family);
+            let family = families.get(&node.family).copied();
+            let (count, is_family_freed) = family.unwrap_or_default();
+            let clones_left = (self.clones_max() + 1).saturating_sub(count);
             let info = self.fileset_info(name, &node);
-            FilesetInfo { holds, origin, needed_by, is_family_freed, ..info }
+            FilesetInfo { holds, origin, needed_by, is_family_freed, clones_left, ..info }
         };
         Ok(all.into_iter().map(info).collect())
     }

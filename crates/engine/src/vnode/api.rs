@@ -26,6 +26,8 @@ pub use storage::device::{AlignedBuffer, SharedBytes};
 
 /// Longest name of a dirent, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
+/// Why a clone is not deleted while another of its family is being freed.
+pub const ANOTHER_IS_FREED: &str = "another one is being freed: try again when that is done";
 /// Most names a file may have (`EMLINK` at the next); directories past it report 1.
 pub const LINKS_MAX: u32 = 65_535;
 /// Longest target of a symbolic link, in bytes (Linux: PATH_MAX with its NUL).

@@ -21,6 +21,7 @@ use crate::fileset::table::{HOLDS_MAX, Index, Node};
 use crate::gate::Closed;
 use crate::journal::Reservation;
 use crate::store::{Change, Pot};
+use crate::vnode::api::ANOTHER_IS_FREED;
 use runtime::planted::{self, Planted};
 
 /// Large changes that may be needed while the gate is closed: each enters up to 32 small files.
@@ -538,8 +539,7 @@ impl Core {
 fn check_deletable(index: &Index, slot: u32) -> FsResult<()> {
     let in_use = |by: String| FsError::FilesetInUse { name: index.path_of(slot), by };
     if index.node(slot).is_some_and(|node| index.is_family_freed(node.family)) {
-        let by = "another one is being freed: try again when that is done";
-        return Err(in_use(by.to_owned()));
+        return Err(in_use(ANOTHER_IS_FREED.to_owned()));
     }
     needed_by(index, slot).map_or(Ok(()), |by| Err(in_use(by)))
 }

@@ -68,9 +68,9 @@ fn the_last_one_stays_until_there_is_another() {
     let counts = Counts::parse("hourly=1").expect("it is one");
     let [before, now] = [1, 0].map(|hours| Period::Hour.name_at(NOW - hours * HOUR));
     let due = plan(&counts, NOW, std::slice::from_ref(&before));
-    assert_eq!(due, Due { take: vec![now.clone()], delete: vec![] });
+    assert_eq!(due, Due { take: vec![now.clone()], ..Due::default() });
     let due = plan(&counts, NOW, &[before.clone(), now]);
-    assert_eq!(due, Due { take: vec![], delete: vec![before] });
+    assert_eq!(due, Due { delete: vec![before], ..Due::default() });
 }
 
 /// Goal: a clock that is wrong for a while costs no clone.
@@ -98,4 +98,27 @@ fn counts_are_words_and_others_are_refused() {
     for text in ["", "hourly", "hourly=x", "yearly=1", "hourly=-1", "hourly=1001"] {
         assert!(Counts::parse(text).is_err(), "{text}");
     }
+}
+
+/// Goal: where the fileset can have no clone more, the oldest of the kind that is due goes first;
+/// the last of a kind stays, and one of another kind goes.
+#[test]
+fn without_room_the_oldest_of_its_own_goes_first() {
+    let counts = Counts::parse("hourly=9,daily=9").expect("it is one");
+    let hours = |ago: std::ops::RangeInclusive<u64>| {
+        ago.map(|hours| Period::Hour.name_at(NOW - hours * HOUR)).collect::<Vec<String>>()
+    };
+    let days = |ago: std::ops::RangeInclusive<u64>| {
+        ago.map(|days| Period::Day.name_at(NOW - days * DAY)).collect::<Vec<String>>()
+    };
+    let names = [hours(1..=3), days(0..=2), vec!["mine".to_owned()]].concat();
+    let due = plan(&counts, NOW, &names);
+    assert_eq!((due.take, due.delete), (hours(0..=0), vec![]));
+    assert_eq!(due.spare, [hours(3..=3), hours(2..=2), days(2..=2), days(1..=1)].concat());
+    // Of the kind that is due there is but one.
+    let names = [hours(1..=1), days(0..=2)].concat();
+    assert_eq!(plan(&counts, NOW, &names).spare, [days(2..=2), days(1..=1)].concat());
+    // Nothing is due.
+    let names = [hours(0..=3), days(0..=2)].concat();
+    assert_eq!(plan(&counts, NOW, &names), Due::default());
 }

@@ -159,3 +159,47 @@ fn a_clone_that_is_taken_anew_is_not_deleted_by_its_name() {
     pool.close().expect("memory does not fail");
     drop(std::fs::remove_dir_all(&state));
 }
+
+/// Goal: a schedule that keeps more clones than a fileset can have is refused, with the number; one
+/// that fits takes what is due although there are as many as there can be, for its oldest one, and
+/// nothing else goes. Method: three of the schedule's own, and the user's up to the most.
+#[test]
+fn a_schedule_takes_what_is_due_where_there_is_no_room_for_one_more() {
+    let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
+    let state = new_directory("most");
+    let hub = hub_of(&pool, &state);
+    hub.read_schedules().expect("there is none");
+    let most = u32::try_from(filesets(&hub)[0].clones_max).expect("few");
+    assert!(most >= 63, "{most}");
+    let set = |hourly: u32, daily: u32| {
+        let keep = crate::control::Counts { hourly, daily, ..Default::default() };
+        asked(&hub, &Request::ScheduleSet { fileset: "root".to_owned(), keep, is_gone: false })
+    };
+    let refused = set(most, 1).expect_err("they don't fit");
+    assert!(refused.contains(&format!("root can have {most} at most")), "{refused}");
+    let take =
+        |clone: String| asked(&hub, &Request::CloneCreate { fileset: "root".to_owned(), clone });
+    let own = [1, 2, 3].map(|hour| format!("hourly-2026-11-23_0{hour}-00"));
+    own.iter().for_each(|clone| assert_eq!(take(clone.clone()), Ok(Answer::Done)));
+    for number in 3..most {
+        assert_eq!(take(format!("mine{number}")), Ok(Answer::Done));
+    }
+    let refused = take("more".to_owned()).expect_err("there is no room");
+    assert!(refused.contains("delete a clone first"), "{refused}");
+    assert_eq!(set(most, 0), Ok(Answer::Done));
+    let (mut kept, mut looks) = (hub.keep_schedules(NOW), 0);
+    while kept.has_more && looks < 100 {
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+        (kept, looks) = (hub.keep_schedules(NOW), looks + 1);
+    }
+    assert_eq!(kept, Kept::default());
+    let there = clones(&hub);
+    let has = |clone: &str| there.contains(&format!("root@{clone}"));
+    assert!(has("hourly-2026-11-23_19-00") && !has(&own[0]) && has(&own[1]) && has(&own[2]));
+    assert_eq!(
+        there.iter().filter(|it| it.contains("@mine")).count(),
+        usize::try_from(most).expect("few") - 3
+    );
+    pool.close().expect("memory does not fail");
+    drop(std::fs::remove_dir_all(&state));
+}
