@@ -1,6 +1,6 @@
 //! What `df` promises.
 
-use engine::vnode::api::{Caller, FileKind, FileSystem, FsError, Ino};
+use engine::vnode::api::{Caller, Fallocate, FileKind, FileSystem, FsError, Ino};
 use runtime::prng::Prng;
 
 use super::{Ground, Shape};
@@ -187,6 +187,41 @@ fn df_tells_of_a_delete_on_an_idle_pool() {
         ticks(100);
         assert_eq!(pool.status().journal.checkpoints, checkpoints, "nothing waits");
     }
+}
+
+/// Goal: one fallocate(2) has all that `df` calls available, in a new pool and in one that was
+/// full, and nothing but what it took is gone then; what it took can be written.
+#[test]
+fn one_fallocate_has_what_df_promises() {
+    for shape in [
+        Shape::new(64, 4096, 128, 14),
+        Shape::new(64, 4096, 128, 12),
+        Shape::new(48, 4096, 256, 16),
+        Shape::new(24, 2048, 128, 12),
+    ] {
+        let ground = Ground::new(&shape);
+        take_all(&ground, &format!("new, {shape:?}"), &shape);
+        let count = fill(&ground, 20_000);
+        for number in (0..count).filter(|number| number % 3 > 0) {
+            remove(&ground, &format!("f{number}"));
+        }
+        ground.pool.checkpoint().expect("it needs no room");
+        take_all(&ground, &format!("after others, {shape:?}"), &shape);
+        assert_eq!(ground.defects(), None, "{shape:?}");
+    }
+}
+
+fn take_all(ground: &Ground, what: &str, shape: &Shape) {
+    let (pool, caller, block) = (&ground.pool, Caller::root(), 1_u64 << shape.block_shift);
+    let ino = ground.make(pool.root(), "ahead", FileKind::Regular).expect("there is room");
+    let length = ground.available() / block * block;
+    let mode = Fallocate::Allocate { keep_size: false };
+    let taken = pool.fallocate(&caller, ino, 0, length, mode);
+    assert_eq!(taken, Ok(()), "{what}: {length} bytes");
+    pool.write(&caller, ino, length / 2, &vec![7; 3 << 20]).expect("it was taken ahead");
+    pool.sync().expect("what was accepted finds room");
+    remove(ground, "ahead");
+    pool.checkpoint().expect("it needs no room");
 }
 
 /// The same in larger pools.

@@ -166,6 +166,37 @@ impl Allocator {
         }
     }
 
+    /// Takes allocation groups into use until `pages` free pages are known: their fronts have pages
+    /// that blocks can't have, so that no segment that blocks can have becomes one for pages.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the totals of the pool.
+    pub(crate) fn open_fronts(&self, pages: u64) -> FsResult<()> {
+        let mut state = self.state.lock();
+        if state.apart.is_some() {
+            return Ok(());
+        }
+        for number in state.shares[0].numbers.clone() {
+            let main = &state.shares[0];
+            if main.spare.known() >= pages || main.unused == 0 {
+                break;
+            }
+            let is_in_use = state.groups.contains_key(&number) || self.is_initialised(number)?;
+            if !is_in_use {
+                self.can_give(&mut state, number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns how many of `pages` more pages free pages of metadata segments don't give.
+    pub(crate) fn pages_beyond_spare(&self, pages: u64) -> u64 {
+        let state = self.state.lock();
+        let known = if state.apart.is_some() { 0 } else { state.shares[0].spare.known() };
+        pages.saturating_sub(known)
+    }
+
     fn count_groups(&self, groups: u32) {
         for _ in 0..groups {
             let mut state = self.state.lock();

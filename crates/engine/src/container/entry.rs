@@ -196,7 +196,7 @@ impl Store {
         change: &mut Change<'_>,
         anode: &mut Anode,
         range: Range<u64>,
-        own: u64,
+        (own, is_tight): (u64, bool),
     ) -> FsResult<(u64, Vec<Range<u64>>)> {
         let first = range.start >> anode.block_shift;
         let end = end_of_leaf(anode, first).min(range.end);
@@ -208,7 +208,12 @@ impl Store {
         let is_fine = units.iter().any(|unit| unit.is_fine(anode));
         let fine_leaves = if is_fine { FINE_PER_COARSE } else { 0 };
         let map_pages = self.missing_map_pages(anode, first)? + fine_leaves;
-        let pages = map_pages * u64::from(self.geometry().page_fragments());
+        if is_tight {
+            self.alloc.open_fronts(map_pages)?;
+        }
+        // Blocks can't have what is free of the others.
+        let pages = self.alloc.pages_beyond_spare(map_pages);
+        let pages = pages * u64::from(self.geometry().page_fragments());
         // Held until reservations and pages count themselves.
         self.alloc.promise(wanted + pages, Urgency::User, own)?;
         if anode.storage == StorageMode::Inline {

@@ -33,6 +33,10 @@ const LOCKS: usize = 16;
 /// preallocated ranges to have more between them; what lies behind these stays reserved.
 const RANGES_MAX: usize = 1 << 16;
 
+/// A preallocation is tight if it leaves less than one part in so many of what is available: map
+/// pages take one part in 124 at most.
+const TIGHT_SHARE: u64 = 32;
+
 /// Files in which somebody preallocates: one at a time in each, so that what one gives back is not
 /// what another was given (PA1).
 #[derive(Debug)]
@@ -69,7 +73,13 @@ impl Taken {
 
 impl Core {
     /// Refuses at once what the pool can't have even if all that the file has lies in `range`.
-    fn check_allocation(&self, caller: &Caller, vnode: &Vnode, range: &Range<u64>) -> FsResult<()> {
+    /// Returns whether little is left besides.
+    fn check_allocation(
+        &self,
+        caller: &Caller,
+        vnode: &Vnode,
+        range: &Range<u64>,
+    ) -> FsResult<bool> {
         let wanted_bytes = range.end - range.start;
         let wanted = wanted_bytes >> self.store.geometry().fragment_shift;
         let held = vnode.state.read().anode()?.fragments;
@@ -81,7 +91,8 @@ impl Core {
         let (anodes, more) = (&self.fileset_of(vnode).anodes, wanted.saturating_sub(held));
         anodes.usage.check(more)?;
         let exempt = is_exempt(caller);
-        anodes.check_owners(&self.store, vnode.state.read().anode()?, more, exempt)
+        anodes.check_owners(&self.store, vnode.state.read().anode()?, more, exempt)?;
+        Ok(more > available - available / TIGHT_SHARE)
     }
 }
 
@@ -121,12 +132,12 @@ impl Files<'_> {
         taken: &mut Taken,
     ) -> FsResult<()> {
         self.make_room()?;
-        self.with_reclaim(|| self.check_allocation(caller, vnode, range))?;
+        let is_tight = self.with_reclaim(|| self.check_allocation(caller, vnode, range))?;
         self.note_may_reserve()?;
         let mut at = range.start;
         while at < range.end {
             let (next, ranges) =
-                self.with_reclaim(|| self.allocate_some(caller, vnode, at..range.end))?;
+                self.with_reclaim(|| self.allocate_some(caller, vnode, at..range.end, is_tight))?;
             taken.add(ranges);
             at = next;
         }
@@ -158,6 +169,7 @@ impl Files<'_> {
         caller: &Caller,
         vnode: &Arc<Vnode>,
         range: Range<u64>,
+        is_tight: bool,
     ) -> FsResult<(u64, Vec<Range<u64>>)> {
         let (mut change, mut state) = self.begin_settled(vnode)?;
         state.is_exempt = is_exempt(caller);
@@ -175,7 +187,8 @@ impl Files<'_> {
             return Ok((range.start, Vec::new()));
         }
         let own = self.fileset.anodes.usage.counts().kept;
-        let reserved = self.store.reserve_blocks(&mut change, &mut anode, range, own)?;
+        let reserved =
+            self.store.reserve_blocks(&mut change, &mut anode, range, (own, is_tight))?;
         self.fileset.anodes.write_anode(&self.store, &mut change, &anode)?;
         change.admit(is_exempt(caller))?;
         let applied = change.end();
