@@ -98,9 +98,17 @@ impl DiscardCounters {
         let (counter, by) = match answer {
             Ok(()) => (&self.discards, 1),
             Err(DeviceError::NoDiscard { .. }) => (&self.refused, 1),
+            // Nothing was asked of the device: an earlier one has not returned.
+            Err(DeviceError::Stalled { .. }) => (&self.failed, 0),
             Err(_) => (&self.failed, 1),
         };
-        counter.fetch_add(by, Ordering::Relaxed);
+        let before = counter.fetch_add(by, Ordering::Relaxed);
+        if by > 0 && answer.is_err() && self.failed() == FAILURES_MAX && before < FAILURES_MAX {
+            tracing::warn!(
+                "{FAILURES_MAX} discards have failed: free space is not discarded before the next \
+                 mount"
+            );
+        }
         if answer.is_ok() {
             self.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -136,7 +144,7 @@ fn discard(core: &Core, held: HeldFree<'_>) -> (u64, Result<(), DeviceError>) {
     };
     held.end(&answer);
     if let Err(error) = &answer
-        && !matches!(error, DeviceError::NoDiscard { .. })
+        && !matches!(error, DeviceError::NoDiscard { .. } | DeviceError::Stalled { .. })
     {
         tracing::warn!(%error, group, segment, "free segments were not discarded");
     }
@@ -198,12 +206,6 @@ impl Discards {
         let after = SegmentId { group, segment: held.first.segment + held.count };
         let (bytes, answer) = discard(core, held);
         self.counters.count(&answer, bytes);
-        if self.counters.failed() >= FAILURES_MAX {
-            tracing::warn!(
-                "{FAILURES_MAX} discards have failed: free space is not discarded before the next \
-                 mount"
-            );
-        }
         Ok(Some(after))
     }
 }

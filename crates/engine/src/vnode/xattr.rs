@@ -209,6 +209,13 @@ impl Files<'_> {
             let parts = acl::from_kernel(value)?;
             return self.set_acl(caller, ino, name, parts.as_deref(), around);
         }
+        {
+            // Here too: what no reclaim gives room for must not ask for one.
+            let vnode = self.vnode(ino)?;
+            let state = vnode.state.read();
+            check_namespace(self, caller, state.anode()?, name.namespace, WRITE)?;
+            self.check_user_bytes(state.anode()?, name, value.len())?;
+        }
         self.with_reclaim(|| {
             self.change_attribute(ino, around.as_deref_mut(), &mut |change, fileset, anode| {
                 check_namespace(self, caller, anode, name.namespace, WRITE)?;
