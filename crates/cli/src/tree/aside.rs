@@ -34,12 +34,21 @@ fn own_start() -> Option<u64> {
 
 /// Returns a name that no file has (AN1).
 pub(crate) fn name() -> TreeResult<Vec<u8>> {
+    let (process, start) = (std::process::id(), own_start().unwrap_or(0));
+    Ok(format!("{PREFIX}{process}-{start}-{}", random()?).into_bytes())
+}
+
+/// Returns a name that no file has, for a file that is not replaced yet: no import or export
+/// removes it (AN2).
+pub(crate) fn kept_name() -> TreeResult<Vec<u8>> {
+    Ok(format!("{PREFIX}kept-{}", random()?).into_bytes())
+}
+
+fn random() -> TreeResult<String> {
     let mut random = [0; 8];
     let filled = getrandom::fill(&mut random);
     filled.map_err(|error| TreeError::of_file(format!("no random number: {error}")))?;
-    let (process, start) = (std::process::id(), own_start().unwrap_or(0));
-    let random = u64::from_le_bytes(random);
-    Ok(format!("{PREFIX}{process}-{start}-{random:016x}").into_bytes())
+    Ok(format!("{:016x}", u64::from_le_bytes(random)))
 }
 
 /// Returns process and start in a name of this form; `None`: it has another form.
@@ -113,6 +122,8 @@ pub(crate) mod tests {
         assert_ne!(own, name().expect("there are random numbers"));
         assert_eq!(process_of(&own), Some((std::process::id(), own_start().expect("proc(5)"))));
         assert!(!is_left(&own), "this process lives");
+        let kept = kept_name().expect("there are random numbers");
+        assert_eq!(process_of(&kept), None, "what is kept is of no process");
         assert!(is_left(&name_of_the_dead(7)), "its number went to another process");
         for no_name in [
             ".holdfast-1-2",

@@ -328,8 +328,9 @@ fn exchange_names(at: &File, from: &[u8], to: &[u8]) -> Result<(), Errno> {
 
 /// Exchanges two names of a directory by renames. If one fails, both names are as they were.
 fn exchange_in_steps(at: &File, from: &[u8], to: &[u8]) -> Result<(), Errno> {
-    // CRASH: between the first two, nothing has the name, and what had it is aside.
-    let aside = aside::name().map_err(|_| Errno::IO)?;
+    // CRASH: between the first two, nothing has the name. What had it is aside, by a name that is
+    // not removed as left over (AN2).
+    let aside = aside::kept_name().map_err(|_| Errno::IO)?;
     rustix::fs::renameat(at, to, at, &aside[..])?;
     if let Err(error) = rustix::fs::renameat(at, from, at, to) {
         rustix::fs::renameat(at, &aside[..], at, to)?;

@@ -66,6 +66,20 @@ impl Entry {
         Some(u16::from(high) << 8 | u16::from(low))
     }
 
+    /// Returns the address of the host; `None`: all addresses of this one.
+    fn host(&self) -> Option<IpAddr> {
+        let host = self.address.rsplitn(3, '.').nth(2)?.parse::<IpAddr>().ok()?;
+        (!host.is_unspecified()).then_some(host)
+    }
+
+    /// Whether a program that listens at one of the two keeps others from listening at the other.
+    fn is_at(&self, other: &Entry) -> bool {
+        let hosts = (self.host(), other.host());
+        let meet = matches!(hosts, (Some(one), Some(another)) if one == another)
+            || matches!(hosts, (None, _) | (_, None));
+        meet && self.port() == other.port()
+    }
+
     /// Whether somebody listens there.
     fn is_live(&self) -> bool {
         let Some(port) = self.port() else { return true };
@@ -73,7 +87,8 @@ impl Entry {
             "tcp6" => Ipv6Addr::LOCALHOST.into(),
             _ => Ipv4Addr::LOCALHOST.into(),
         };
-        let found = TcpStream::connect_timeout(&(own, port).into(), CONNECT_TIME);
+        let host = self.host().unwrap_or(own);
+        let found = TcpStream::connect_timeout(&(host, port).into(), CONNECT_TIME);
         found.map_or_else(|error| error.kind() != ErrorKind::ConnectionRefused, |_| true)
     }
 }
@@ -140,8 +155,8 @@ impl Registration {
     /// RB1.
     fn enter(&mut self, asked: &mut Asked, entry: Entry, found: &[Entry]) -> io::Result<()> {
         let there = found.iter().find(|it| it.is_of(&entry));
-        // At the port that this server has nobody else is.
-        let stale = there.filter(|it| it.port() == entry.port() || !it.is_live());
+        // At the address and port that this server has nobody else is.
+        let stale = there.filter(|it| it.is_at(&entry) || !it.is_live());
         if let Some(stale) = stale {
             asked.change(UNSET, stale)?;
         }
