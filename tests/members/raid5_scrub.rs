@@ -253,7 +253,7 @@ fn what_a_scrub_finds_is_one_line_of_the_log() {
     let found = tracing::subscriber::with_default(Arc::clone(&lines), || scrub(&pool));
     assert!(found.repaired > 20 && unmended(&found) == NOTHING, "{found:?}");
     let lines = lines.0.lock().expect("nobody panicked").clone();
-    let told: Vec<&String> = lines.iter().filter(|line| line.contains("a scrub has")).collect();
+    let told: Vec<&String> = lines.iter().filter(|line| line.contains("a scrub found")).collect();
     let [line] = told[..] else { panic!("{lines:?}") };
     let repaired = format!("repaired={} ", found.repaired);
     assert!(line.contains(&repaired) && line.contains("slot 2"), "{line}");

@@ -9,6 +9,8 @@ use testkit::torture::{Event, Options, PoolGround, PoolKind, Pools, Report, run,
 const SEEDS: u64 = 4;
 /// The same of kinds to whose members more happens, which takes longer.
 const SEEDS_MORE: u64 = 8;
+/// The same of kinds that are scrubbed: one seed in five has a scrub that mends something.
+const SEEDS_SCRUBBED: u64 = 24;
 const STEPS_MORE: u64 = 400;
 /// Power cuts of a pool whose metadata moves: what leaves then does so in one life or several.
 const CRASHES_MOVED: u64 = 8;
@@ -106,7 +108,9 @@ fn stand(is_meant: impl Fn(PoolKind) -> bool) -> Report {
             continue;
         }
         let default = Options::default();
+        let is_scrubbed = kind.to_string().ends_with("-scrubs");
         let (seeds, steps_max) = match kind.has_more() || kind.moves_metadata() {
+            true if is_scrubbed => (SEEDS_SCRUBBED, STEPS_MORE),
             true => (SEEDS_MORE, STEPS_MORE),
             false => (SEEDS, default.steps_max),
         };
