@@ -186,7 +186,7 @@ impl Rebuild {
         let makes: Vec<(&Range<u64>, &Kept<'_>)> =
             planned.iter().filter_map(|(piece, kept)| Some((piece, kept.as_ref()?))).collect();
         let pages = match self.has_several_sources(core) {
-            true => self.segments_of_pages(core, makes.iter().map(|(piece, _)| *piece))?,
+            true => self.segments_of_pages(core, makes.iter().map(|(piece, _)| *piece)),
             false => BTreeSet::new(),
         };
         let choose: Choose<'_> = Rc::new(|offset, copies: &[&[u8]]| {
@@ -203,10 +203,11 @@ impl Rebuild {
             Some(ToRemake { piece: (*piece).clone(), kept: kept.redundancy(), keeps })
         };
         let wanted: Vec<ToRemake> = makes.iter().map_while(with_own).collect();
-        let (mut lost, mut differing) = (Vec::new(), Vec::new());
+        let (mut lost, mut differing, mut is_unsure) = (Vec::new(), Vec::new(), false);
         let made = volume.remake_pieces(self.slot, &wanted, &choose, |at, remade| {
             lost.extend(makes.get(at).map(|(_, kept)| Lost::of(core, kept, &remade)));
             differing.extend(remade.differing);
+            is_unsure |= remade.is_unsure;
         });
         let made = made.map_err(|error| FsError::io(error.to_string()))?;
         let stop = makes.get(made).map(|(piece, _)| piece.start);
@@ -224,6 +225,10 @@ impl Rebuild {
         // Here and not above: it waits for locks, whose owners may wait for what was held there.
         lost.iter().for_each(|lost| self.tell_lost(core, lost));
         self.mend_sources(core, &differing, &pages)?;
+        if is_unsure {
+            self.counts.log_differs.store(true, Ordering::Relaxed);
+            self.want_scrub(core)?;
+        }
         Ok((stop.unwrap_or(end), is_end && stop.is_none()))
     }
 
@@ -246,7 +251,7 @@ impl Rebuild {
         &self,
         core: &Core,
         pieces: impl Iterator<Item = &'p Range<u64>>,
-    ) -> FsResult<BTreeSet<SegmentId>> {
+    ) -> BTreeSet<SegmentId> {
         let geometry = core.store.geometry();
         let places = pieces.flat_map(|piece| piece.clone().step_by(PAGE_BYTES));
         let places = places.filter(|offset| *offset >= geometry.groups_offset);
@@ -257,12 +262,14 @@ impl Rebuild {
         segments.dedup();
         let mut pages = BTreeSet::new();
         for id in segments {
-            let pin = core.store.alloc.pin(id)?;
-            if pin.is_some_and(|pin| pin.kept == Redundancy::Copies) {
+            // Where its maps cannot be read it is not known to hold any.
+            if let Ok(Some(pin)) = core.store.alloc.pin(id)
+                && pin.kept == Redundancy::Copies
+            {
                 pages.insert(id);
             }
         }
-        Ok(pages)
+        pages
     }
 
     /// Mends what the sources of the device had differently: one of them may have stored nothing
@@ -291,11 +298,20 @@ impl Rebuild {
             |found: &ScrubReport| found.repaired + found.unwritten + found.lost + found.unread;
         let count = in_use(&of_pages) + in_use(&of_data);
         self.counts.differing.fetch_add(count, Ordering::Relaxed);
-        if in_use(&of_data) > 0 && !self.counts.wants_scrub.swap(true, Ordering::Relaxed) {
-            // CRASH: the labels say that a scrub is to be done before this rebuild can be over.
-            core.store.volume.begin_scrub().map_err(|error| core.store.journal.fail(&error))?;
+        if in_use(&of_data) > 0 {
+            self.want_scrub(core)?;
         }
         core.store.journal.check_alive()
+    }
+
+    /// A scrub is to follow: the device may have what a member has that has not stored it.
+    fn want_scrub(&self, core: &Core) -> FsResult<()> {
+        if self.counts.wants_scrub.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        // CRASH: the labels say so before this rebuild can be over, or be interrupted.
+        core.store.volume.begin_scrub().map_err(|error| core.store.journal.fail(&error))?;
+        Ok(())
     }
 
     /// Returns the pieces of a step from byte `from` on, each with how it is kept if it is to be
@@ -417,6 +433,10 @@ impl Job for Rebuild {
                 // The device may have the log of a member that has not stored it. Behind a new tail
                 // it has what was written since it joined.
                 core.store.journal.checkpoint()?;
+            }
+            if self.counts.wants_scrub.load(Ordering::Relaxed) {
+                // CRASH: another scrub may have ended meanwhile, without this device.
+                volume.begin_scrub().map_err(fail)?;
             }
             let differing = self.counts.differing.load(Ordering::Relaxed);
             if differing > 0 {

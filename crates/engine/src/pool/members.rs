@@ -472,7 +472,9 @@ impl Pool {
     /// hold what the pool has against.
     pub(super) fn resume_scrub(&self) -> FsResult<()> {
         let wants = |counts: &Arc<RebuildCounts>| counts.take_wants_scrub();
-        if self.rebuild.lock().as_ref().is_some_and(wants) {
+        // One that runs while the device joins does not look at it.
+        let is_over = self.volume().joining().is_none();
+        if is_over && self.rebuild.lock().as_ref().is_some_and(wants) {
             self.has_left_scrub.store(true, Ordering::Relaxed);
         }
         let is_left = self.has_left_scrub.load(Ordering::Relaxed);

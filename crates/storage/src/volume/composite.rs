@@ -76,6 +76,14 @@ pub struct Remade {
     pub lost: Vec<u64>,
     /// Pages that members of a mirror have differently: bytes of the pool.
     pub differing: Vec<u64>,
+    /// Whether a member of a mirror that has it gave nothing, so that it was compared with nothing.
+    pub is_unsure: bool,
+}
+
+impl Remade {
+    pub(super) fn new(bytes: AlignedBuffer, lost: Vec<u64>) -> Remade {
+        Remade { bytes, lost, differing: Vec::new(), is_unsure: false }
+    }
 }
 
 /// Returns the index of the right one of several copies of a page, by its offset in bytes of the

@@ -287,7 +287,7 @@ impl Composite for Mirror {
         Box::new(move || {
             let Some(slot) = own else { return Ok(None) };
             let bytes = AlignedBuffer::zeroed(to_usize(piece.end - piece.start));
-            let mut remade = Remade { bytes, lost: vec![], differing: vec![] };
+            let mut remade = Remade::new(bytes, Vec::new());
             let view = self.set.view();
             for (range, read) in ranges.iter().zip(reads) {
                 let joining = view.get(slot).filter(|slot| slot.state == MemberState::Joining);
@@ -295,7 +295,10 @@ impl Composite for Mirror {
                 let Merged { mut bytes, mut lost, differing } = match self.set.end_salvage(read) {
                     Ok(copies) => merge(copies, range, &choose),
                     // A member gives nothing at all, and may not have failed yet.
-                    Err(_) => Merged::of(self.read_anywhere(range)?),
+                    Err(_) => {
+                        remade.is_unsure = true;
+                        Merged::of(self.read_anywhere(range)?)
+                    }
                 };
                 remade.differing.extend(differing);
                 for &page in keeps.range(range.clone()) {

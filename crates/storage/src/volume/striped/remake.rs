@@ -180,7 +180,7 @@ impl Striped {
                 None => lost.push(offset),
             }
         }
-        (sum, Remade { bytes, lost, differing: Vec::new() })
+        (sum, Remade::new(bytes, lost))
     }
 
     /// [`Planted::RebuildForgetsParity`].
@@ -227,7 +227,7 @@ impl Striped {
                 bytes[page.range()].copy_from_slice(found);
             }
         }
-        (share, Remade { bytes, lost, differing: Vec::new() })
+        (share, Remade::new(bytes, lost))
     }
 
     /// Adds up the rows of a piece. Where a column of pages does not cancel out, or one of them is
