@@ -281,6 +281,26 @@ fn the_newest_head_and_the_longest_log_may_be_of_two_members() {
     }
 }
 
+/// Goal: a copy of a journal head that cannot be read on the member that has everything does not
+/// make the log of one that has stored nothing the right one. Method: each copy of a head in turn.
+#[test]
+fn a_bad_copy_of_a_head_makes_no_older_log_the_right_one() {
+    for (count, base) in grounds() {
+        let history = history(&base, false);
+        let stale = count - 1;
+        for slot in 0..JOURNAL_HEADS {
+            let devices = history.without(stale, Lost::Log);
+            let offset = history.journal.start + slot * 4096;
+            for device in &devices[..stale] {
+                device.arm(FaultPlan::none().with(Fault::BadSector { offset }));
+            }
+            let what = format!("{count} members, the log of {stale} lost, head copy {slot} bad");
+            let pool = open(&devices).unwrap_or_else(|error| panic!("{what}: {error}"));
+            history.files.verify(&pool, &what);
+        }
+    }
+}
+
 /// Goal: a page above the end of the log is damage, and repairs nothing. Method: pages of a member
 /// become older ones with a valid checksum and an LSN that no log had.
 #[test]

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use format::defect::DefectCode;
 use format::ids::Place;
 use format::page::PageHeader;
 use storage::volume::Volume;
@@ -46,6 +45,12 @@ pub(super) fn find(reader: &mut Reader, notes: &mut Vec<String>) -> Result<Log, 
         if furthest.as_ref().is_none_or(|(_, found)| log.end > found.end) {
             *furthest = Some((copy, log));
         }
+    }
+    // As a mount takes it: one that ends before what can't be read of another tells that what is
+    // behind was not acknowledged, and the other has all that it has.
+    let is_further = |end| broken.as_ref().is_some_and(|(_, it)| it.is_cut && it.end > end);
+    if best.as_ref().is_some_and(|(_, whole)| is_further(whole.end)) {
+        best = broken.take().map(|(copy, cut)| (copy, Log { lost: None, ..cut }));
     }
     let Some((copy, mut log)) = best.or(broken) else {
         return Err(worst_of(failures).expect("there is at least one copy"));
@@ -98,9 +103,7 @@ pub(super) fn is_at_rest(reader: &mut Reader) -> Result<bool, Lost> {
 
 /// Of several failures one that proves what is lost.
 fn worst_of(failures: Vec<(String, Lost)>) -> Option<Lost> {
-    let proves = |(_, lost): &(String, Lost)| {
-        lost.code != DefectCode::IO001 && (lost.proven.0, lost.proven.1.0) != (0, 0)
-    };
+    let proves = |(_, lost): &(String, Lost)| (lost.proven.0, lost.proven.1.0) != (0, 0);
     let at = failures.iter().position(proves).unwrap_or(0);
     failures.into_iter().nth(at).map(|(_, lost)| lost)
 }

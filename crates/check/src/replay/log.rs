@@ -31,7 +31,7 @@ pub(super) struct Lost {
     pub(super) code: DefectCode,
     pub(super) device_offset: Option<u64>,
     pub(super) what: String,
-    /// The head, and the position in the log, that must have been durable, or may have been.
+    /// The head, and the position in the log, that must have been durable.
     pub(super) proven: (u64, Lsn),
 }
 
@@ -50,6 +50,8 @@ pub(super) struct Log {
     /// Where it ends, as far as it can be read.
     pub(super) end: Lsn,
     pub(super) lost: Option<Lost>,
+    /// Whether it may go on at its end, in what can't be read.
+    pub(super) is_cut: bool,
     /// Pages behind its end that can't be read.
     pub(super) passed_over: u64,
 }
@@ -58,8 +60,7 @@ impl Lost {
     /// What the device said of a page in which the log may go on.
     pub(super) fn unread(reader: &Reader, at: Lsn, error: &DeviceError) -> Lost {
         let what = format!("{error}: the log may go on there, at {at}");
-        let lost = Lost::of(DefectCode::IO001, offset_of(reader, at), what);
-        Lost { proven: (0, at), ..lost }
+        Lost::of(DefectCode::IO001, offset_of(reader, at), what)
     }
 
     /// One that proves of nothing that it was durable.
@@ -82,7 +83,7 @@ impl Log {
     /// As [`Log::find`], from the newest of `heads` on.
     pub(super) fn from_head(reader: &Reader, heads: &Heads) -> Log {
         let head = heads.newest;
-        let mut log = Log { head, end: head.tail, lost: None, passed_over: 0 };
+        let mut log = Log { head, end: head.tail, lost: None, is_cut: false, passed_over: 0 };
         let mut chunks = Chunks::of(reader, &head);
         let walked = loop {
             match chunks.read_next(reader) {
@@ -96,6 +97,7 @@ impl Log {
             Ok(()) => log.look_behind(reader, heads),
             Err(error) => {
                 log.lost = Some(Lost::unread(reader, log.end, &error));
+                log.is_cut = true;
             }
         }
         log
@@ -111,7 +113,7 @@ impl Log {
             return Ok(false);
         }
         if heads.is_in_doubt {
-            let mut log = Log { head, end: head.tail, lost: None, passed_over: 0 };
+            let mut log = Log { head, end: head.tail, lost: None, is_cut: false, passed_over: 0 };
             log.look_behind(reader, &heads);
             log.lost.map_or(Ok(()), Err)?;
         }

@@ -49,7 +49,7 @@ pub(super) struct Log {
 
 impl Log {
     fn read(volume: &Volume, pool_id: PoolId, heads: Heads) -> Result<Log, RecoveryError> {
-        let (chunks, end) = read_log(volume, pool_id, &heads)?;
+        let (chunks, end) = read_log(volume, pool_id, &heads, None)?;
         Ok(Log { heads, chunks, end, double_writes: None })
     }
 }
@@ -61,6 +61,12 @@ struct Furthest {
     /// Index of the copy with the longest log from that head on.
     log_at: usize,
     log: Log,
+}
+
+impl Furthest {
+    fn reach(&self) -> (u64, Lsn) {
+        (self.log.heads.newest.sequence, self.log.end)
+    }
 }
 
 /// As `head_at_rest_of`, on each copy: one that goes on decides, else the newest head.
@@ -120,8 +126,12 @@ pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, Reco
     if copies.is_empty() {
         return Log::read(volume, pool_id, read_heads(volume, pool_id)?);
     }
+    let mut dropped: Option<((u64, Lsn), DeviceError)> = None;
     loop {
         let furthest = furthest_of(&copies, pool_id)?;
+        if let Some((reach, error)) = dropped.take_if(|(reach, _)| *reach > furthest.reach()) {
+            return Err(RecoveryError::Unread { at: reach.1, error });
+        }
         if planted::is(Planted::LogsNotMadeEqual) {
             return Ok(furthest.log);
         }
@@ -132,11 +142,11 @@ pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, Reco
                 volume.flush(Purpose::Journal)?;
                 return Ok(Log { double_writes, ..furthest.log });
             }
-            // It could be read a moment ago: the others have all that was acknowledged, and it gets
-            // what they have.
+            // It could be read a moment ago. Where another has as much, it gets what that has.
             Err((source, error)) if copies.len() > 1 => {
-                tracing::warn!("{error}; the log of another member is taken");
+                tracing::warn!("{error}; the log of another member is looked for");
                 copies.remove(source);
+                dropped.get_or_insert((furthest.reach(), error));
             }
             Err((_, error)) => return Err(error.into()),
         }
@@ -165,25 +175,36 @@ fn furthest_of(copies: &[Volume], pool_id: PoolId) -> Result<Furthest, RecoveryE
     let sequence_of = |(_, heads): &&(usize, Heads)| heads.newest.sequence;
     let newest = all_heads.iter().rev().max_by_key(sequence_of);
     let newest = newest.map(|(at, heads)| (*at, heads.newest));
-    let mut furthest: Option<Furthest> = None;
+    let (mut furthest, mut cut): (Option<Furthest>, Option<Furthest>) = (None, None);
     for (at, own) in all_heads {
         let (heads_at, newest) = match newest {
             Some(newest) if !planted::is(Planted::LogGoesByItsOwnHead) => newest,
             _ => (at, own.newest),
         };
-        match Log::read(&copies[at], pool_id, Heads { newest, ..own }) {
-            Ok(log) => {
-                let reach = |log: &Log| (log.heads.newest.sequence, log.end);
-                if furthest.as_ref().is_none_or(|other| reach(&log) > reach(&other.log)) {
-                    furthest = Some(Furthest { heads_at, log_at: at, log });
-                }
+        let heads = Heads { newest, ..own };
+        let (best, log) = match Log::read(&copies[at], pool_id, heads) {
+            Ok(log) => (&mut furthest, log),
+            Err(error) => {
+                let unread = unread_at(&error);
+                failures.push(error);
+                let Some(unread) = unread else { continue };
+                let before = read_log(&copies[at], pool_id, &heads, Some(unread));
+                let Ok((chunks, end)) = before else { continue };
+                (&mut cut, Log { heads, chunks, end, double_writes: None })
             }
-            Err(error) => failures.push(error),
+        };
+        let found = Furthest { heads_at, log_at: at, log };
+        if best.as_ref().is_none_or(|other| found.reach() > other.reach()) {
+            *best = Some(found);
         }
     }
-    let Some(furthest) = furthest else {
+    let Some(whole) = furthest else {
         return Err(worst_of(failures).expect("there is at least one copy"));
     };
+    // Another copy ends before what cannot be read of this one: what is behind was not
+    // acknowledged by all, and what lies before has all that the other has.
+    let further = cut.filter(|cut| cut.reach() > whole.reach());
+    let furthest = further.unwrap_or(whole);
     for error in failures {
         if tells_of_more(&error, &furthest.log) {
             return Err(error);
@@ -202,14 +223,18 @@ fn worst_of(mut failures: Vec<RecoveryError>) -> Option<RecoveryError> {
     (at < failures.len()).then(|| failures.swap_remove(at))
 }
 
-/// Whether a copy that cannot be used proves that more was durable than `log` has, or may have more
-/// than that behind what cannot be read.
+/// Returns where a log may go on in what cannot be read.
+fn unread_at(error: &RecoveryError) -> Option<Lsn> {
+    if let RecoveryError::Unread { at, .. } = error { Some(*at) } else { None }
+}
+
+/// Whether a copy that cannot be used proves that more was durable than `log` has.
 fn tells_of_more(error: &RecoveryError, log: &Log) -> bool {
     match error {
         RecoveryError::HeadLost { lost, .. } => *lost > log.heads.newest.sequence,
         RecoveryError::Damaged { flushed, .. } => *flushed > log.end,
-        RecoveryError::Unread { at, .. } => *at > log.end,
         RecoveryError::Device(_)
+        | RecoveryError::Unread { .. }
         | RecoveryError::NoHead { .. }
         | RecoveryError::BadRecord { .. }
         | RecoveryError::Exhausted { .. }
@@ -225,11 +250,18 @@ fn make_equal(
     Furthest { heads_at, log_at, log }: &Furthest,
 ) -> Result<(), (usize, DeviceError)> {
     let first = volume.geometry().journal_offset;
+    let source = &copies[*heads_at];
     // CRASH: a copy with the newest head and its own log is one that a crash may have left.
-    let heads = index_wide(JOURNAL_HEADS * 4096);
-    volume
-        .copy_fixed(&copies[*heads_at], Purpose::Journal, first, heads)
-        .map_err(|error| (*heads_at, error))?;
+    for at in (first..).step_by(PAGE_BYTES).take(index_wide(JOURNAL_HEADS)) {
+        // Each head lies there twice: one that cannot be read stays what it is on the others.
+        if let Err(error) = source.read_fixed(Purpose::Journal, at, PAGE_BYTES) {
+            tracing::warn!("{error}; it is a copy of a journal head, and the other is taken");
+            continue;
+        }
+        volume
+            .copy_fixed(source, Purpose::Journal, at, PAGE_BYTES)
+            .map_err(|error| (*heads_at, error))?;
+    }
     copy_log(volume, &copies[*log_at], log).map_err(|error| (*log_at, error))
 }
 

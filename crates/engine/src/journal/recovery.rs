@@ -64,8 +64,7 @@ pub enum RecoveryError {
     /// The log may go on where the device can't be read.
     #[error(
         "{error}: the log may go on there, at {at}, and without it what was acknowledged could be \
-         lost. Nothing was changed: try again, take the device away if others have the pool, or \
-         restore from a backup"
+         lost. Nothing was changed: try again, or restore from a backup"
     )]
     Unread {
         /// Where the next chunk would be.
@@ -334,16 +333,18 @@ pub(crate) fn check_room(lsn: Lsn, epoch: u64) -> Result<(), RecoveryError> {
     Ok(())
 }
 
-/// Reads whole chunks from the tail on. Returns them and where they end.
+/// Reads whole chunks from the tail on, of one that cannot be read from `unread` on those before.
+/// Returns them and where they end.
 pub(super) fn read_log(
     volume: &Volume,
     pool_id: PoolId,
     heads: &Heads,
+    unread: Option<Lsn>,
 ) -> Result<(Vec<Chunk>, Lsn), RecoveryError> {
     let head = &heads.newest;
     let mut reader = LogReader::new(volume, READ_BYTES);
     let (mut at, mut crc, mut chunks, mut total) = (head.tail, head.previous_crc, Vec::new(), 0);
-    while total < reader.ring {
+    while total < reader.ring && Some(at) != unread {
         let next = reader.chunk_at(at, pool_id);
         let next = next.map_err(|error| RecoveryError::Unread { at, error });
         let next = if planted::is(Planted::UnreadIsEnd) { next.or(Ok(None)) } else { next };
@@ -359,7 +360,9 @@ pub(super) fn read_log(
             chunks.push(chunk);
         }
     }
-    reader.look_behind(heads, at, pool_id)?;
+    if unread.is_none() {
+        reader.look_behind(heads, at, pool_id)?;
+    }
     Ok((chunks, at))
 }
 
