@@ -136,7 +136,8 @@ done
 say "diff tells the $told names that rsync does"
 
 umount "$MOUNT"
-"$HOLDFAST" fileset restore "$POOL:usr@h1" >/dev/null 2>&1 || fail "it is not restored"
+"$HOLDFAST" fileset restore "$POOL:usr@h1" >/dev/null 2>"$WORK/refused" \
+    || fail "it is not restored: $(cat "$WORK/refused")"
 timeout 120 "$HOLDFAST" mount "$POOL:usr" "$MOUNT" --daemon >/dev/null || fail "the fileset cannot be mounted again"
 is_same "$WORK/copy-h1" "$MOUNT" "what was restored is not the clone h1"
 change 777

@@ -61,7 +61,7 @@ verify "degraded, mounted again by another device"
 # A spare comes, as an old device of another pool; files are written meanwhile, and the server is killed.
 head -c "${MIB}M" /dev/urandom >"$WORK/d4.hf"
 scrub_pool "with one device away"
-grep -q "d2.hf (slot 2) was away" "$WORK/scrub.log" \
+grep -q "because of missing devices: .*d2.hf (slot 2)" "$WORK/scrub.log" \
     || fail "the scrub does not say what it could not compare: $(cat "$WORK/scrub.log")"
 "$HOLDFAST" device replace "$POOL" 2 "$WORK/d4.hf" --force >/dev/null || fail "a spare is refused"
 write_part joining

@@ -212,7 +212,7 @@ mod tests {
         assert!(lost.to_string().contains("devices that are away"), "{lost}");
         over.read(Purpose::Data, 12_288, 4096).expect("the page behind it is there");
         Device::write(&over, Purpose::Data, 8192, buffer(4096, 5)).expect("it is whole again");
-        assert_eq!(over.read(Purpose::Data, 8192, 512).expect("it is there")[..], [5; 512]);
+        assert_eq!(over.read(Purpose::Data, 8192, 4096).expect("it is there")[..], [5; 4096]);
         let untouched = below.read(Purpose::Data, 0, 64 << 10).expect("it is there");
         assert!(untouched.iter().all(|byte| *byte == 7));
         assert!(over.read(Purpose::Data, 64 << 10, 4096).is_err(), "behind the end");
