@@ -335,8 +335,8 @@ fn a_write_in_flight_is_missed_too() {
     assert!(volume.must_remake(AWAY, &piece), "it is made anew");
 }
 
-/// Goal: an answer of before a member went, collected when it is back, does not fail it again: what
-/// it has not done is among what it has missed.
+/// Goal: the answer to a write from before a member went away, collected when the member is back,
+/// does not fail it again: the write is in the map of what the member has missed.
 #[test]
 fn an_answer_of_before_it_went_fails_no_member_that_is_back() {
     let devices = again(&new_mirror(2));

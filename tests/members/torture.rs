@@ -7,9 +7,9 @@ use testkit::torture::{Event, Options, PoolGround, PoolKind, Pools, Report, run,
 
 /// Seeds of each kind, times `HOLDFAST_SOAK`. `HOLDFAST_POOLS` names the one kind that is run.
 const SEEDS: u64 = 4;
-/// The same of kinds to whose members more happens, which takes longer.
+/// Seeds of each kind of pool whose members change, which takes longer.
 const SEEDS_MORE: u64 = 8;
-/// The same of kinds that are scrubbed: one seed in five has a scrub that mends something.
+/// Seeds of each kind of pool that is scrubbed: in one seed of five a scrub repairs something.
 const SEEDS_SCRUBBED: u64 = 24;
 const STEPS_MORE: u64 = 400;
 /// Power cuts of a pool whose metadata moves: what leaves then does so in one life or several.

@@ -46,8 +46,8 @@ pub(super) fn find(reader: &mut Reader, notes: &mut Vec<String>) -> Result<Log, 
             *furthest = Some((copy, log));
         }
     }
-    // As a mount takes it: one that ends before what can't be read of another tells that what is
-    // behind was not acknowledged, and the other has all that it has.
+    // As a mount does: where a whole log ends before the unreadable sector of a longer log, nothing
+    // behind that sector was acknowledged, and the longer log has all of the whole one.
     let is_further = |end| broken.as_ref().is_some_and(|(_, it)| it.is_cut && it.end > end);
     if best.as_ref().is_some_and(|(_, whole)| is_further(whole.end)) {
         best = broken.take().map(|(copy, cut)| (copy, Log { lost: None, ..cut }));

@@ -34,7 +34,7 @@ use storage::volume::{Choose, Remade, Stay, ToRemake};
 
 use self::own::{Own, save_maps};
 use super::pieces::{Kept, LOST_NAMED_MAX, Listed, MIB, Notes, PASSED_OVER_MAX, listed_in};
-use super::scrub::{ScrubReport, mend_differing};
+use super::scrub::{ScrubReport, mend_differing, place_at};
 use super::{Budget, Job, JobProgress, Step};
 use crate::alloc::SegmentId;
 use crate::error::{FsError, FsResult};
@@ -53,8 +53,7 @@ pub(crate) struct RebuildCounts {
     differing: AtomicU64,
     /// Whether its sources had the journal differently.
     log_differs: AtomicBool,
-    /// Whether its sources had data differently: the device may have what one of them has that has
-    /// not stored it.
+    /// Whether data differed between the sources: the device may have the older copy.
     wants_scrub: AtomicBool,
     is_scrub_told: AtomicBool,
 }
@@ -304,7 +303,7 @@ impl Rebuild {
         core.store.journal.check_alive()
     }
 
-    /// A scrub is to follow: the device may have what a member has that has not stored it.
+    /// A scrub is to follow the rebuild: the device may have the older copy of some data.
     fn want_scrub(&self, core: &Core) -> FsResult<()> {
         if self.counts.wants_scrub.swap(true, Ordering::Relaxed) {
             return Ok(());
@@ -390,10 +389,9 @@ fn page_place(geometry: &Geometry, offset: u64, pages: &BTreeSet<SegmentId>) -> 
     if offset < geometry.group_table_offset {
         return None;
     }
-    if offset < geometry.groups_offset {
-        return Some(Geometry::fixed_place(offset));
-    }
-    geometry.place_at(offset).filter(|place| pages.contains(&segment_at(geometry, *place)))
+    let is_fixed = offset < geometry.groups_offset;
+    let place = place_at(geometry, offset);
+    place.filter(|place| is_fixed || pages.contains(&segment_at(geometry, *place)))
 }
 
 fn segment_at(geometry: &Geometry, place: Place) -> SegmentId {

@@ -526,7 +526,7 @@ pub(super) fn mend_differing(core: &Core, differing: &[u64]) -> FsResult<ScrubRe
 }
 
 /// Returns the place at byte `offset` of the pool, in a group or in front of them.
-fn place_at(geometry: &Geometry, offset: u64) -> Option<Place> {
+pub(super) fn place_at(geometry: &Geometry, offset: u64) -> Option<Place> {
     match offset < geometry.groups_offset {
         true => Some(Geometry::fixed_place(offset)),
         false => geometry.place_at(offset),

@@ -142,7 +142,8 @@ pub(super) fn furthest_log(volume: &Volume, pool_id: PoolId) -> Result<Log, Reco
                 volume.flush(Purpose::Journal)?;
                 return Ok(Log { double_writes, ..furthest.log });
             }
-            // It could be read a moment ago. Where another has as much, it gets what that has.
+            // The copy could be read a moment ago. Another copy of the log is taken if it is as
+            // long, and is written over this one.
             Err((source, error)) if copies.len() > 1 => {
                 tracing::warn!("{error}; the log of another member is looked for");
                 copies.remove(source);

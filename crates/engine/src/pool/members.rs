@@ -472,7 +472,7 @@ impl Pool {
     /// hold what the pool has against.
     pub(super) fn resume_scrub(&self) -> FsResult<()> {
         let wants = |counts: &Arc<RebuildCounts>| counts.take_wants_scrub();
-        // One that runs while the device joins does not look at it.
+        // A scrub does not read a device that is joining, so it begins after the rebuild.
         let is_over = self.volume().joining().is_none();
         if is_over && self.rebuild.lock().as_ref().is_some_and(wants) {
             self.has_left_scrub.store(true, Ordering::Relaxed);

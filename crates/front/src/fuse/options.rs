@@ -86,7 +86,7 @@ const WITHOUT_EFFECT: [&str; 15] = [
     "norecovery",
 ];
 
-/// The same with a value, or what begins so.
+/// Beginnings of further options without effect, most of them with a value.
 const PREFIXES_WITHOUT_EFFECT: [&str; 11] = [
     "x-",
     "X-",

@@ -12,8 +12,8 @@ use super::protocol::{ListedName, Listing, NodeId};
 
 /// Cookies below this are no hashes (`.` and `..`), and are their own places.
 const HASHES_FROM: u64 = 128;
-/// Bits of a cookie behind the first 30 of its 56 bits of hash: 26 of those and 7 that tell names
-/// of one hash apart.
+/// Bits of a cookie that are left out: the last 26 of its 56 bits of hash, and the 7 bits that tell
+/// names of equal hash apart.
 const BITS_LEFT_OUT: u32 = 33;
 /// How many places of hashes there are.
 const HASHES: u64 = 1 << 30;
@@ -44,8 +44,8 @@ struct Held {
     listed: ListedName<'static>,
 }
 
-/// A listing whose places are small. Each name waits for the next: it has another place where both
-/// would have the same.
+/// A listing with cookies of 31 bits. Each name is held until the next one is known: if both would
+/// have the same cookie, the first gets another.
 pub(super) struct SmallListing<'l> {
     listing: &'l mut dyn Listing,
     held: Option<Held>,

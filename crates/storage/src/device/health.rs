@@ -38,7 +38,7 @@ pub const OVERDUE_MAX: usize = 16;
 /// A stalled device has such a part of the deadline for each further request.
 pub const STALLED_SHARE: u64 = 16;
 
-/// A discard has such a part of the deadline: whoever makes it has other work to do.
+/// A discard has such a part of the deadline: the job that waits for it also has commits to make.
 pub(super) const DISCARD_SHARE: u64 = 8;
 
 /// See the module's header.

@@ -21,7 +21,7 @@ use runtime::planted::{self, Planted};
 use super::composite::{Choose, Compared, Composite, Healed, Remade, Remaking, ToRemake, Verify};
 use super::discard::Discarding;
 use super::joining::{mib_at, without_labels};
-use super::salvage::{Salvage, Salvaged, bytes_of};
+use super::salvage::{Salvage, Salvaged};
 use super::set::{MemberSet, View};
 use super::slot::Slot;
 use crate::convert::{to_u64, to_usize};
@@ -296,8 +296,9 @@ impl Composite for Mirror {
                     Ok(copies) => merge(copies, range, &choose),
                     // A member gives nothing at all, and may not have failed yet.
                     Err(_) => {
+                        let length = to_usize(range.end - range.start);
                         remade.is_unsure = true;
-                        Merged::of(self.read_anywhere(range)?)
+                        Merged::of(self.read(Purpose::Cleaner, range.start, length)?)
                     }
                 };
                 remade.differing.extend(differing);
@@ -404,13 +405,6 @@ impl Composite for Mirror {
 }
 
 impl Mirror {
-    /// Reads a range of a member that gives all of it.
-    fn read_anywhere(&self, range: &Range<u64>) -> Result<AlignedBuffer, DeviceError> {
-        let buffer = AlignedBuffer::for_reading(to_usize(range.end - range.start));
-        let offset = range.start;
-        bytes_of(self.submit(Purpose::Cleaner, Operation::Read { offset, buffer }))
-    }
-
     /// Writes `bytes` again to the member in slot `at`, which fails if it cannot.
     fn repair(
         &self,

@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: only of a port that needs privilege it is said that root may have it.
+    /// Goal: the error names root only for a port that needs privilege.
     #[test]
     fn why_nothing_listens_is_told_by_port() {
         let told = |port: u16, errno: i32| {

@@ -118,7 +118,7 @@ pub(super) async fn waiting<T: Send + 'static>(
     })
 }
 
-/// Places of those who have no right here: whoever has one waits for none of them.
+/// Worker threads for requests without a token: requests with one never wait for these.
 #[derive(Clone)]
 pub(super) struct PlacesOfAnyone(pub(super) Arc<Semaphore>);
 
