@@ -89,7 +89,7 @@ cd /
 unmount_pool
 mv "$WORK/d0.hf" "$WORK/elsewhere/"
 "$HOLDFAST" mount "$POOL" "$MOUNT" --daemon >"$WORK/refused" 2>&1 && fail "two are away"
-grep -q "does without one device" "$WORK/refused" || fail "refused: $(cat "$WORK/refused")"
+grep -q "can lose one device" "$WORK/refused" || fail "refused: $(cat "$WORK/refused")"
 grep -q "d0.hf" "$WORK/refused" || fail "it does not name one that is away"
 mv "$WORK/elsewhere/d0.hf" "$WORK/"
 check_pool

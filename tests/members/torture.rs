@@ -74,8 +74,8 @@ fn pools_whose_members_come_and_go_stand_torture() {
 /// block that a crash has left and no map leads to. Method: the seeds in which it did.
 #[test]
 fn a_scrub_takes_nothing_for_lost_that_is_there_or_dead() {
-    for (kind, seeds) in [("raid5-4-scrubs", &[11, 12][..]), ("mirror2-scrubs", &[208, 24, 25, 26])]
-    {
+    let mirrors = [21, 24, 25, 26, 132, 208];
+    for (kind, seeds) in [("raid5-4-scrubs", &[11, 12][..]), ("mirror2-scrubs", &mirrors)] {
         let pools = kind.parse().expect("it is a kind");
         let options = Options { steps_max: STEPS_MORE, ..Options::default() };
         let mut ended = 0;
