@@ -73,9 +73,9 @@ impl Bench {
 
     /// Returns what `work` asks of the device.
     fn cost(&self, work: impl FnOnce(&Pool)) -> IoCounts {
-        let before = self.device.snapshot();
+        let before = self.device.counts();
         work(&self.pool);
-        self.device.snapshot() - before
+        self.device.counts() - before
     }
 
     fn make(&self, parent: Ino, name: &str, kind: FileKind) -> Ino {

@@ -103,7 +103,7 @@ fn main() {
             }
             files += NAMES;
         }
-        let reads_before = counting.snapshot().reads();
+        let reads_before = counting.counts().reads();
         let rounds: Vec<[f64; 3]> = (0..ROUNDS).map(|_| round(&pool)).collect();
         let rates =
             [0, 1, 2].map(|kind| rounds.iter().map(|rates| rates[kind]).fold(0.0, f64::max));
@@ -116,7 +116,7 @@ fn main() {
             rates[0] / base[0],
             rates[1] / base[1],
             rates[2] / base[2],
-            counting.snapshot().reads() - reads_before
+            counting.counts().reads() - reads_before
         );
     }
 }

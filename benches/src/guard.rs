@@ -390,9 +390,9 @@ fn main() -> ExitCode {
     };
     let ground = Ground::new();
     let work = (scenario.prepare)(&ground);
-    let before = ground.device.snapshot();
+    let before = ground.device.counts();
     guard_measured(work);
-    let counts = ground.device.snapshot() - before;
+    let counts = ground.device.counts() - before;
     println!("operations = {}", scenario.operations);
     println!("reads = {}", counts.reads());
     println!("read_bytes = {}", counts.of_kind(RequestKind::Read).bytes);

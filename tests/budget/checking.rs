@@ -29,12 +29,12 @@ fn a_check_of_small_files_reads_in_runs() {
     let device = small_files();
     let files = u64::try_from(DIRS * FILES_PER_DIR).expect("few");
     for (data, files_per_read) in [(true, 80), (false, 150)] {
-        let before = device.snapshot();
+        let before = device.counts();
         let shared: SharedDevice = Arc::<CountingDevice>::clone(&device);
         let options = check::Options { data, ..check::Options::default() };
         let report = check::run(shared, options, &mut |_| {});
         assert!(report.is_clean(), "{}", report.to_text());
-        let cost = device.snapshot() - before;
+        let cost = device.counts() - before;
         let reads = cost.of_kind(RequestKind::Read);
         let needed = report.totals.pages * 4096 + report.totals.data_bytes;
         println!(

@@ -74,9 +74,9 @@ impl Counted {
 
     /// Returns what `work` asks of the device.
     fn cost(&self, work: impl FnOnce()) -> IoCounts {
-        let before = self.device.snapshot();
+        let before = self.device.counts();
         work();
-        self.device.snapshot() - before
+        self.device.counts() - before
     }
 
     fn close(self) -> Arc<CountingDevice> {
@@ -89,7 +89,7 @@ impl Counted {
 fn creating_sixteen_tebibytes_writes_at_most_64_pages() {
     let device = counting(16 << 40);
     create(&device, 16 << 40, 14);
-    let written = device.snapshot().of_kind(RequestKind::Write);
+    let written = device.counts().of_kind(RequestKind::Write);
     println!("{} requests, {} pages", written.requests, written.bytes / 4096);
     assert!(written.bytes <= 64 * 4096, "{written:?}");
 }
@@ -513,10 +513,10 @@ fn open_after_crash(files: u64) -> IoCounts {
     counted.pool.sync().expect("there is room");
     let device = Arc::clone(&counted.device);
     drop(counted.pool);
-    let before = device.snapshot();
+    let before = device.counts();
     let counted = open(&device);
     assert!(counted.pool.status().recovery.was_needed);
-    device.snapshot() - before
+    device.counts() - before
 }
 
 #[test]

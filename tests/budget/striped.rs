@@ -56,7 +56,7 @@ impl Members {
     }
 
     fn counts(&self) -> Vec<IoCounts> {
-        self.devices.iter().map(|device| device.snapshot()).collect()
+        self.devices.iter().map(|device| device.counts()).collect()
     }
 
     /// Returns a file of as many blocks as fill `percent` of the data space.

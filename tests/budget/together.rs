@@ -121,7 +121,7 @@ fn cost_of(seed: u64, model: DiskModel, clients: &[u64], asks: Asks) -> (IoCount
     let pool = opened.into_inner().expect("it was opened");
     let desk = Desk::default();
     desk.state.lock().clients_left = clients.len();
-    let (before, begun_ns) = (counting.snapshot(), clock.monotonic_ns());
+    let (before, begun_ns) = (counting.counts(), clock.monotonic_ns());
     let (pool, desk) = (&pool, &desk);
     let job = |(client, files): (u64, &u64)| -> Job<'_> {
         let files = *files;
@@ -133,7 +133,7 @@ fn cost_of(seed: u64, model: DiskModel, clients: &[u64], asks: Asks) -> (IoCount
     };
     let servers = if asks == Asks::Served { SERVERS } else { 0 };
     scheduler.run((0..).zip(clients).map(job).chain((0..servers).map(server)).collect());
-    (counting.snapshot() - before, clock.monotonic_ns() - begun_ns)
+    (counting.counts() - before, clock.monotonic_ns() - begun_ns)
 }
 
 /// Goal: who waits while the log is written is served by the next write, all together: one chunk,

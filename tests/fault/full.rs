@@ -114,7 +114,7 @@ fn overwriting_at_ninety_percent_goes_on() {
     let change = SetAttr { size_bytes, ..SetAttr::default() };
     pool.setattr(&caller, ino, &change, None).expect("a full pool can be cut");
     pool.sync().expect("there is room");
-    let before = counting.snapshot();
+    let before = counting.counts();
     let mut prng = Prng::from_seed(4);
     let writes = 20 * BYTES / BLOCK;
     let mut seeds: Vec<u64> = (0..blocks).collect();
@@ -130,7 +130,7 @@ fn overwriting_at_ninety_percent_goes_on() {
         }
     }
     pool.sync().expect("there is room");
-    let counts = counting.snapshot() - before;
+    let counts = counting.counts() - before;
     let written = counts.of_kind(storage::device::RequestKind::Write).bytes;
     let hundredths = written * 100 / (writes * BLOCK);
     println!(

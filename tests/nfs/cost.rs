@@ -38,9 +38,9 @@ impl Counted {
 
     /// Returns how many writes `work` asks of the device; none of it waits for a flush.
     fn writes(&self, work: impl FnOnce()) -> u64 {
-        let before = self.device.snapshot();
+        let before = self.device.counts();
         work();
-        let cost = self.device.snapshot() - before;
+        let cost = self.device.counts() - before;
         assert_eq!(cost.flushes(), 0, "{cost:?}");
         cost.of_kind(RequestKind::Write).requests
     }

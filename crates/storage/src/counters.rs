@@ -153,7 +153,7 @@ impl IoCounters {
 
     /// Returns the counts so far.
     #[must_use]
-    pub fn snapshot(&self) -> IoCounts {
+    pub fn counts(&self) -> IoCounts {
         let write_throughs = self.write_throughs.load(Ordering::Relaxed);
         let mut counts = IoCounts { write_throughs, ..IoCounts::default() };
         for purpose in Purpose::ALL {

@@ -358,7 +358,7 @@ fn make(
     }
     .map_err(|error| cannot_start(first, error))?;
     let written_bytes: u64 =
-        counted.iter().map(|device| device.snapshot().of_kind(RequestKind::Write).bytes).sum();
+        counted.iter().map(|device| device.counts().of_kind(RequestKind::Write).bytes).sum();
     let report = storage::pool::read_superblock(device.as_ref());
     let superblock = report.map_err(|error| cannot_use(first, &error))?.current;
     let geometry = &superblock.geometry;

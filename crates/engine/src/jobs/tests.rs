@@ -242,12 +242,12 @@ impl Short {
 
     /// Ticks so often, and returns what that asks of the device.
     fn tick(&self, count: usize) -> IoCounts {
-        let before = self.device.snapshot();
+        let before = self.device.counts();
         for _ in 0..count {
             self.clock.advance_ns(TICK_NS);
             self.pool.tick().expect("nothing fails");
         }
-        self.device.snapshot() - before
+        self.device.counts() - before
     }
 
     /// Nothing is written by ticks, but that the pool is in use.

@@ -23,8 +23,8 @@ impl CountingDevice {
 
     /// Returns the counts so far; subtract an earlier snapshot for those of a stretch.
     #[must_use]
-    pub fn snapshot(&self) -> IoCounts {
-        self.counters.snapshot()
+    pub fn counts(&self) -> IoCounts {
+        self.counters.counts()
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
     fn every_way_to_ask_is_counted_once_by_purpose_and_kind() {
         let device = CountingDevice::new(MemoryDevice::new("memory", 1 << 20));
         device.write(Purpose::Home, 0, AlignedBuffer::zeroed(8192)).expect("in range");
-        let before = device.snapshot();
+        let before = device.counts();
         assert_eq!(
             before.of(Purpose::Home, RequestKind::Write),
             IoCount { requests: 1, bytes: 8192 }
@@ -114,7 +114,7 @@ mod tests {
         let discard = Operation::Discard { offset: 0, length_bytes: 4096 };
         device.submit(Purpose::Cleaner, discard).wait().expect("in range");
 
-        let stretch = device.snapshot() - before;
+        let stretch = device.counts() - before;
         assert_eq!(
             stretch.of(Purpose::Data, RequestKind::Read),
             IoCount { requests: 4, bytes: 16384 }

@@ -66,7 +66,7 @@ impl ParityReadCounters {
         self.0[reader.index()].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn snapshot(&self) -> ParityReads {
+    pub(super) fn counts(&self) -> ParityReads {
         ParityReads(std::array::from_fn(|at| self.0[at].load(Ordering::Relaxed)))
     }
 }

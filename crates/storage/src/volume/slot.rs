@@ -197,12 +197,12 @@ impl Slot {
     pub fn counts(&self) -> MemberCounts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         MemberCounts {
-            io: self.counters.io.snapshot(),
+            io: self.counters.io.counts(),
             read_errors: of(&self.counters.read_errors),
             write_errors: of(&self.counters.write_errors),
             checksum_errors: of(&self.counters.checksum_errors),
             repaired: of(&self.counters.repaired),
-            parity_reads: self.counters.parity_reads.snapshot(),
+            parity_reads: self.counters.parity_reads.counts(),
         }
     }
 

@@ -305,7 +305,7 @@ impl SimDevice {
     /// Returns the counts of the requests so far.
     #[must_use]
     pub fn counts(&self) -> IoCounts {
-        self.shared.counters.snapshot()
+        self.shared.counters.counts()
     }
 
     /// Returns the virtual time: the scheduler's on its threads, elsewhere the device's own.
