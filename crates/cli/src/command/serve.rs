@@ -487,7 +487,7 @@ fn options_of(args: &ServeArgs, pool: &Path, cache: ByteSize) -> anyhow::Result<
         discards: Discards::default(),
         is_forced: args.force,
         fileset: named.fileset,
-        clone: named.clone,
+        snapshot: named.snapshot,
     })
 }
 

@@ -126,7 +126,8 @@ fn each_role_does_what_it_may_and_nothing_else() {
     let control = |request: Value| json!({ "ask": "control", "version": 1, "request": request });
     let create = || control(json!({ "do": "fileset-create", "name": "a", "properties": {} }));
     let list = || control(json!({ "do": "fileset-list", "from": 0 }));
-    let diff = json!({ "do": "send", "fileset": "a", "clone": "c", "from": null, "resume": null });
+    let diff =
+        json!({ "do": "send", "fileset": "a", "snapshot": "c", "from": null, "resume": null });
     let questions = [
         create(),
         list(),
@@ -363,9 +364,9 @@ impl OpenPool for Held {
     fn hold_fileset(
         &self,
         name: Option<&FilesetName>,
-        clone: Option<&NamePart>,
+        snapshot: Option<&NamePart>,
     ) -> Result<FilesetUuid, BackendError> {
-        self.pool.hold_fileset(name, clone)
+        self.pool.hold_fileset(name, snapshot)
     }
 
     fn release_fileset(&self, fileset: FilesetUuid) {
