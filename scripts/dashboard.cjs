@@ -169,8 +169,8 @@ async function main() {
   await page.keyboard.press("Enter");
   await has("#said", "work is deleted");
 
-  // A snapshot, an export, a refusal that is told.
-  await page.locator("button[aria-label='Snapshot home/ann']").click();
+  // A clone, an export, a refusal that is told.
+  await page.locator("button[aria-label='Clone home/ann']").click();
   await has("#filesets td", "home/ann@page-");
   await page.locator("summary", { hasText: "Export a fileset" }).click();
   await page.fill("#export-form [name=name]", "/ann");

@@ -44,7 +44,7 @@ for _ in $(seq 300); do
 done
 "$program" fileset create "$place/pool.hf:home" >/dev/null
 "$program" fileset create "$place/pool.hf:home/ann" block=64K >/dev/null
-"$program" snapshot create "$place/pool.hf:home@monday" >/dev/null
+"$program" clone create "$place/pool.hf:home@monday" >/dev/null
 "$program" export add "$place/pool.hf:home" /home --to 10.0.0.0/8,fd00::/8 --rw >/dev/null
 "$program" schedule set "$place/pool.hf:home" hourly=24,daily=7 >/dev/null
 "$program" export add "$place/rots.hf" /rots --rw --squash none --insecure >/dev/null

@@ -47,7 +47,7 @@ for number in $(seq "$FILES"); do
 done
 (cd "$WORK/tree" && find . -type f -printf '%s %f\n' | sort) >"$WORK/names"
 "$HOLDFAST" create "$POOL" --size 1G >/dev/null
-"$HOLDFAST" copy-in "$WORK/tree" "$POOL" >"$WORK/imported" 2>&1 || fail "no import: $(cat "$WORK/imported")"
+"$HOLDFAST" import "$WORK/tree" "$POOL" >"$WORK/imported" 2>&1 || fail "no import: $(cat "$WORK/imported")"
 head -c 300000 /dev/urandom >"$WORK/bytes"
 serve
 

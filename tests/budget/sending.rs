@@ -1,4 +1,4 @@
-//! What sending reads: the whole of a snapshot, and a difference.
+//! What sending reads: the whole of a clone, and a difference.
 
 use std::ops::ControlFlow;
 
@@ -34,29 +34,29 @@ fn a_difference_reads_what_differs() {
             inos.push(ino);
         }
     }
-    counted.pool.create_snapshot(&root, &part("a"), [1; 16]).expect("there is room");
+    counted.pool.create_clone(&root, &part("a"), [1; 16]).expect("there is room");
     let mut random = Prng::from_seed(5);
     let changed = DIRECTORIES * FILES / 1000;
     for _ in 0..changed {
         let at = usize::try_from(random.below(DIRECTORIES * FILES)).expect("small");
         counted.pool.write(&Caller::root(), inos[at], 0, &[8; 300]).expect("there is room");
     }
-    counted.pool.create_snapshot(&root, &part("b"), [2; 16]).expect("there is room");
+    counted.pool.create_clone(&root, &part("b"), [2; 16]).expect("there is room");
     let device = counted.close();
     let shared: storage::device::SharedDevice = device.clone();
     let report = check::run(shared, check::Options::default(), &mut |_| ());
     assert!(report.is_clean(), "{}", report.to_text());
-    // Of both snapshots and the fileset; what they share counts once.
+    // Of both clones and the fileset; what they share counts once.
     let metadata = report.totals.pages * 4096;
     let counted = open(&device);
     let mut told = 0;
-    let snapshots = (part("a"), part("b"));
+    let clones = (part("a"), part("b"));
     let cost = counted.cost(|| {
         let mut tell = |_: &engine::Difference| {
             told += 1;
             ControlFlow::Continue(())
         };
-        let (from, to) = ((&root, &snapshots.0), (&root, Some(&snapshots.1)));
+        let (from, to) = ((&root, &clones.0), (&root, Some(&clones.1)));
         counted.pool.diff(from, to, [0; 16], &mut tell).expect("both can be read");
     });
     let diffed = cost.of(Purpose::Home, RequestKind::Read);
@@ -65,8 +65,8 @@ fn a_difference_reads_what_differs() {
     let mut stream = Vec::new();
     let cost = counted.cost(|| {
         let sent = counted.pool.send(
-            (&root, &snapshots.1),
-            Some(&snapshots.0),
+            (&root, &clones.1),
+            Some(&clones.0),
             None,
             &mut stream,
             &mut |_, _| (),
@@ -97,7 +97,7 @@ fn a_whole_stream_reads_as_a_program_does() {
         }
         files.push((ino, length));
     }
-    counted.pool.create_snapshot(&root, &part("a"), [1; 16]).expect("there is room");
+    counted.pool.create_clone(&root, &part("a"), [1; 16]).expect("there is room");
     let counted = open(&counted.close());
     let read = counted.cost(|| {
         let mut bytes = Vec::new();

@@ -323,8 +323,7 @@ fn a_block_that_lies_nowhere_is_told() {
 }
 
 /// Goal: an error names pool and fileset with the path, which files of two filesets may share.
-/// Method: a file of the same path in two filesets and in a snapshot of one, and all their data
-/// rots.
+/// Method: a file of the same path in two filesets and in a clone of one, and all their data rots.
 #[test]
 fn an_error_names_the_fileset_of_its_file() {
     let device = SimDevice::open(new_pool(), SimOptions::default());
@@ -342,7 +341,7 @@ fn an_error_names_the_fileset_of_its_file() {
         pool.write(&Caller::root(), made.ino, 0, &bytes).expect("there is room");
     }
     let part = NamePart::new("then").expect("a name");
-    pool.create_snapshot(&named("home/ann"), &part, [7; 16]).expect("there is room");
+    pool.create_clone(&named("home/ann"), &part, [7; 16]).expect("there is room");
     pool.close().expect("nothing fails");
     drop(pool);
     let (image, mut data) = (device.image(), Vec::new());
@@ -355,7 +354,7 @@ fn an_error_names_the_fileset_of_its_file() {
     let shared: SharedDevice = device;
     let pool = open(&shared).expect("no content is read yet");
     let ann = pool.hold_fileset(&named("home/ann")).expect("it is there");
-    let then = pool.hold_snapshot(&named("home/ann"), &part).expect("it is there");
+    let then = pool.hold_clone(&named("home/ann"), &part).expect("it is there");
     for (fileset, name) in
         [(pool.main_fileset(), "root"), (ann, "home/ann"), (then, "home/ann@then")]
     {

@@ -148,8 +148,7 @@ fn a_crash_leaves_each_change_of_filesets_whole_or_undone() {
     assert!(judged > 500, "{judged} images mean little");
 }
 
-/// A pool whose table has two pages of entries: those of a snapshot and of what came of it lie
-/// apart.
+/// A pool whose table has two pages of entries: those of a clone and of what came of it lie apart.
 struct Apart {
     device: Arc<SimDevice>,
     pool: Pool,
@@ -167,9 +166,9 @@ impl Apart {
         Apart { device, pool, slots: 1 }
     }
 
-    /// Takes a snapshot of what is there, and changes some of that.
-    fn take_snapshot(&mut self, text: &str) {
-        let taken = self.pool.create_snapshot(&name("root"), &part(text), [self.slots; 16]);
+    /// Takes a clone of what is there, and changes some of that.
+    fn clone(&mut self, text: &str) {
+        let taken = self.pool.create_clone(&name("root"), &part(text), [self.slots; 16]);
         taken.expect("there is room");
         self.slots += 1;
         work(&self.pool, u64::from(self.slots), 100);
@@ -205,19 +204,19 @@ fn part(text: &str) -> NamePart {
     NamePart::new(text).expect("it is a name")
 }
 
-/// Goal: a snapshot whose clone was just freed is deleted, and no crash keeps that and brings the
-/// clone back. Method: nobody but who deletes the snapshot makes anything last.
+/// Goal: a clone whose fork was just freed is deleted, and no crash keeps that and brings the fork
+/// back. Method: nobody but who deletes the clone makes anything last.
 #[test]
-fn a_crash_brings_no_clone_back_of_a_snapshot_that_is_deleted() {
+fn a_crash_brings_no_fork_back_of_a_clone_that_is_deleted() {
     let mut apart = Apart::new();
-    apart.take_snapshot("c");
-    apart.take_snapshot("d");
+    apart.clone("c");
+    apart.clone("d");
     apart.fill_page();
     let from = (&name("root"), &part("c"));
-    apart.pool.create_clone(from, &name("clone"), [8; 16]).expect("there is room");
+    apart.pool.fork_clone(from, &name("fork"), [8; 16]).expect("there is room");
     apart.pool.sync().expect("nothing fails");
-    apart.pool.delete_fileset(&name("clone")).expect("nobody has it");
+    apart.pool.delete_fileset(&name("fork")).expect("nobody has it");
     free_all(&apart.pool);
-    apart.pool.delete_snapshot(&name("root"), &part("c")).expect("nobody has it");
+    apart.pool.delete_clone(&name("root"), &part("c")).expect("nobody has it");
     apart.cut();
 }

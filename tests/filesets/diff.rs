@@ -29,9 +29,9 @@ fn part(text: &str) -> NamePart {
     NamePart::new(text).expect("a test writes a name")
 }
 
-fn open(device: &SharedDevice, snapshot: Option<&str>) -> Pool {
+fn open(device: &SharedDevice, clone: Option<&str>) -> Pool {
     let fileset = Some(name("root"));
-    let options = OpenOptions { fileset, snapshot: snapshot.map(part), ..OpenOptions::default() };
+    let options = OpenOptions { fileset, clone: clone.map(part), ..OpenOptions::default() };
     let clock = Arc::new(ManualClock::new());
     Pool::open(Arc::clone(device), clock, options).expect("the pool opens")
 }
@@ -130,7 +130,7 @@ fn bytes_are_told(was: &Inode, now: &Inode, told: Option<&Became>) -> Result<(),
 }
 
 /// Goal: diff tells every path that came, went or moved and every byte that differs, and no other
-/// path; of any two snapshots in either order, and of the fileset itself. Method: random histories,
+/// path; of any two clones in either order, and of the fileset itself. Method: random histories,
 /// each node's whole tree compared with the others'.
 #[test]
 fn diff_tells_what_whole_trees_show() {
@@ -141,19 +141,19 @@ fn diff_tells_what_whole_trees_show() {
         for number in 0..4 {
             work(&pool, seed * 100 + number, if number == 0 { 250 } else { 40 });
             if number < 3 {
-                let snapshot = part(&format!("c{number}"));
+                let clone = part(&format!("c{number}"));
                 let random = [u8::try_from(number).expect("few"); 16];
-                pool.create_snapshot(&name("root"), &snapshot, random).expect("there is room");
+                pool.create_clone(&name("root"), &clone, random).expect("there is room");
             }
         }
         let live = Known::of(&pool);
         let mut told = BTreeMap::new();
         for (from, to) in [(0, 1), (1, 2), (0, 2), (2, 0), (0, 3), (2, 3)] {
-            let snapshots = (part(&format!("c{from}")), part(&format!("c{to}")));
+            let clones = (part(&format!("c{from}")), part(&format!("c{to}")));
             let mut all: Vec<Difference> = Vec::new();
             let root = name("root");
-            let to_snapshot = (to < 3).then_some(&snapshots.1);
-            pool.diff((&root, &snapshots.0), (&root, to_snapshot), [77; 16], &mut |difference| {
+            let to_clone = (to < 3).then_some(&clones.1);
+            pool.diff((&root, &clones.0), (&root, to_clone), [77; 16], &mut |difference| {
                 all.push(difference.clone());
                 ControlFlow::Continue(())
             })
@@ -187,7 +187,7 @@ fn what_cannot_be_compared_is_refused() {
     let pool = open(&device, None);
     pool.create_fileset(&name("other"), &super::new_fileset(9)).expect("there is room");
     for text in ["root", "other"] {
-        pool.create_snapshot(&name(text), &part("c"), [1; 16]).expect("there is room");
+        pool.create_clone(&name(text), &part("c"), [1; 16]).expect("there is room");
     }
     let (root, other, c) = (name("root"), name("other"), part("c"));
     let mut nothing = |_: &Difference| ControlFlow::Continue(());
@@ -196,7 +196,7 @@ fn what_cannot_be_compared_is_refused() {
     work(&pool, 1, 30);
     let mut tried = None;
     pool.diff((&root, &c), (&root, None), [0; 16], &mut |_| {
-        tried.get_or_insert_with(|| pool.delete_snapshot(&root, &c));
+        tried.get_or_insert_with(|| pool.delete_clone(&root, &c));
         ControlFlow::Continue(())
     })
     .expect("both can be read");

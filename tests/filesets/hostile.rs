@@ -334,9 +334,9 @@ fn with_attributes(pool: &Pool, round: u8) {
 }
 
 /// Goal: no stream makes a pool wrong: what is received is whole, whatever the stream contradicts,
-/// be it what it sends or what it begins from. Method: true streams, whole and from a snapshot on,
-/// and up to three lies: fields of anodes, pages, flags, files left out, removed or taken from
-/// other streams; checksums and totals are right. What is taken is checked.
+/// be it what it sends or what it begins from. Method: true streams, whole and from a clone on, and
+/// up to three lies: fields of anodes, pages, flags, files left out, removed or taken from other
+/// streams; checksums and totals are right. What is taken is checked.
 #[test]
 fn a_stream_that_lies_is_refused_or_harmless() {
     let source = source(41, 2);

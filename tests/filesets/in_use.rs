@@ -317,8 +317,8 @@ fn work(
 /// move does; a move that can't finish leaves them where they were.
 #[test]
 fn requests_go_on_when_a_move_that_was_ended_does() {
-    use MoveStep::{Arrived, Copied, Followed, LastSnapshot, Leaves, Stopped};
-    for last in [Copied, Followed, Stopped, Leaves, LastSnapshot, Arrived] {
+    use MoveStep::{Arrived, Copied, Followed, LastCloned, Leaves, Stopped};
+    for last in [Copied, Followed, Stopped, Leaves, LastCloned, Arrived] {
         let clock = Arc::new(ManualClock::new());
         let used = Used::new(&clock);
         let (caller, root) = (Caller::root(), used.relay.root());
@@ -347,8 +347,8 @@ fn requests_go_on_when_a_move_that_was_ended_does() {
 /// fronts with it.
 #[test]
 fn a_fileset_in_use_that_is_renamed_while_it_moves_goes_on() {
-    use MoveStep::{Copied, Followed, SnapshotTaken, Stopped};
-    for at in [SnapshotTaken, Copied, Followed, Stopped] {
+    use MoveStep::{Cloned, Copied, Followed, Stopped};
+    for at in [Cloned, Copied, Followed, Stopped] {
         let clock = Arc::new(ManualClock::new());
         let used = Used::new(&clock);
         let caller = Caller::root();
@@ -425,8 +425,8 @@ impl Fronts for Backs<'_> {
 /// time.
 #[test]
 fn a_switch_that_takes_long_is_given_up_without_a_wait() {
-    use MoveStep::{LastSnapshot, Leaves, Stopped};
-    for slow in [Stopped, Leaves, LastSnapshot] {
+    use MoveStep::{LastCloned, Leaves, Stopped};
+    for slow in [Stopped, Leaves, LastCloned] {
         let (images, _) = filled();
         let both = Both::open([&images[0], &images[1]], false).expect("they open");
         let fileset = both.pools[0].hold_fileset(&name("a")).expect("it is there");
@@ -507,10 +507,10 @@ fn what_was_kept_of_a_fileset_means_the_same_after_a_move_and_a_restart() {
     used.close();
 }
 
-/// Goal: what is seen of a fileset's snapshots before a move leads nowhere after it, for its slot
-/// is another's in the other pool; what is seen after it leads there.
+/// Goal: what is seen of a fileset's clones before a move leads nowhere after it, for its slot is
+/// another's in the other pool; what is seen after it leads there.
 #[test]
-fn what_was_seen_of_a_snapshot_before_a_move_leads_nowhere_after_it() {
+fn what_was_seen_of_a_clone_before_a_move_leads_nowhere_after_it() {
     let clock = Arc::new(ManualClock::new());
     let used = Used::new(&clock);
     let (caller, root) = (Caller::root(), used.relay.root());
@@ -521,13 +521,13 @@ fn what_was_seen_of_a_snapshot_before_a_move_leads_nowhere_after_it() {
     assert!(used.pools[1].getattr(&caller, secret).is_ok());
     used.move_on(&mut |_| true).expect("nothing is in its way");
     assert_eq!(used.relay.getattr(&caller, there).map(drop), Err(FsError::Stale));
-    let snapshot = super::send::part("since");
-    used.pools[1].create_snapshot(&name("a"), &snapshot, [4; 16]).expect("there is room");
-    let snapshots = used.relay.lookup(&caller, root, b".snapshots").expect("it is there");
-    let seen = used.relay.lookup(&caller, snapshots.ino, b"since").expect("it is taken");
+    let clone = super::send::part("since");
+    used.pools[1].create_clone(&name("a"), &clone, [4; 16]).expect("there is room");
+    let clones = used.relay.lookup(&caller, root, b".clones").expect("it is there");
+    let seen = used.relay.lookup(&caller, clones.ino, b"since").expect("it is taken");
     assert_ne!(seen.ino.slot(), root.slot());
     assert!(used.relay.getattr(&caller, seen.ino).is_ok());
-    let refused = used.move_on(&mut |_| true).expect_err("it has a snapshot").to_string();
+    let refused = used.move_on(&mut |_| true).expect_err("it has a clone").to_string();
     assert!(refused.contains("a@since"), "{refused}");
 }
 
@@ -566,7 +566,7 @@ fn a_fileset_in_use_that_a_crash_stops_is_in_exactly_one_pool() {
     let mut versions = vec![first];
     both.run_used(&Silent(held), &mut |step| {
         // The first switch is given up.
-        if step == MoveStep::LastSnapshot && !is_given_up.replace(true) {
+        if step == MoveStep::LastCloned && !is_given_up.replace(true) {
             both.clock.advance_ns(PAUSE_NS);
         }
         if step == MoveStep::Followed {

@@ -1,9 +1,11 @@
 //! Many filesets in one pool: made, named, changed, deleted, and what a crash leaves of that.
 
 mod clones;
+mod clones_dir;
 mod crash;
 mod diff;
 mod families;
+mod forks;
 mod full;
 mod holds;
 mod hostile;
@@ -18,8 +20,6 @@ mod quota;
 mod receiving;
 mod resumed;
 mod send;
-mod snapshots;
-mod snapshots_dir;
 mod to_other_pool;
 
 use std::sync::Arc;

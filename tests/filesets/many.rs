@@ -17,7 +17,7 @@ use super::{expect_clean, free_all, name, new_fileset};
 const FILESETS: u64 = 2_000;
 /// Filesets below one.
 const BELOW: u64 = 100;
-/// Filesets of which snapshots are taken, and that are deleted, at most.
+/// Filesets of which clones are taken, and that are deleted, at most.
 const SOME: u64 = 100;
 /// Bytes that a fileset takes in the pool, its first pages and its share of the log, and more.
 const BYTES_EACH: u64 = 48 << 10;
@@ -98,12 +98,12 @@ fn many_filesets_cost_what_is_asked_of_them() {
     let changed = reads() - before;
     assert!(changed < OPEN_READS, "{changed} reads of some changes");
     let some = |number: u64| name(&name_of(number * BELOW + 1));
-    let snapshot = NamePart::new("c").expect("it is a name");
+    let clone = NamePart::new("c").expect("it is a name");
     let taken = timed(count.min(SOME * BELOW) / BELOW, |number| {
-        pool.create_snapshot(&some(number), &snapshot, [7; 16]).expect("there is room");
+        pool.create_clone(&some(number), &clone, [7; 16]).expect("there is room");
     });
     let given_up = timed(count.min(SOME * BELOW) / BELOW, |number| {
-        pool.delete_snapshot(&some(number), &snapshot).expect("nobody needs it");
+        pool.delete_clone(&some(number), &clone).expect("nobody needs it");
     });
     let deleted = timed(count.min(SOME * BELOW) / BELOW, |number| {
         pool.delete_fileset(&some(number)).expect("none is below it");
@@ -121,6 +121,6 @@ fn many_filesets_cost_what_is_asked_of_them() {
     );
     println!(
         "microseconds: {made} to make one, {told} to list all, {taken} and {given_up} to take and \
-         delete a snapshot of one, {deleted} to delete one"
+         delete a clone of one, {deleted} to delete one"
     );
 }

@@ -92,14 +92,10 @@ fn along_in(image: &Image) -> Along {
 /// nobody is counted. Method: moves that are ended at each step, and go on.
 #[test]
 fn what_users_may_have_and_what_is_kept_free_go_along() {
-    use MoveStep::{
-        Arrived, Copied, Deleted, LastSnapshot, Leaves, Limited, Settled, SnapshotTaken,
-    };
+    use MoveStep::{Arrived, Cloned, Copied, Deleted, LastCloned, Leaves, Limited, Settled};
     for is_on in [true, false] {
         let (images, kept, limits) = limited(is_on);
-        for last in
-            [SnapshotTaken, Copied, Leaves, LastSnapshot, Arrived, Limited, Deleted, Settled]
-        {
+        for last in [Cloned, Copied, Leaves, LastCloned, Arrived, Limited, Deleted, Settled] {
             let both = Both::open([&images[0], &images[1]], false).expect("they open");
             let ended = both.with(None, &mut |step| step != last, |this, how| this.run(how));
             assert!(matches!(ended, Err(MoveError::Ended)), "{last:?}: {ended:?}");

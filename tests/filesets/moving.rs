@@ -1,5 +1,5 @@
-//! Blocks that snapshots hold are moved: each who holds one finds it where it is then, and a pool
-//! with snapshots is cleaned as one without.
+//! Blocks that clones hold are moved: each who holds one finds it where it is then, and a pool with
+//! clones is cleaned as one without.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,14 +58,14 @@ fn contents(pool: &Pool, root: Ino) -> Contents {
     all
 }
 
-fn contents_of_snapshot(pool: &Pool, snapshot: &str) -> Contents {
-    let uuid = pool.hold_snapshot(&name("root"), &part(snapshot)).expect("it is there");
+fn contents_of_clone(pool: &Pool, clone: &str) -> Contents {
+    let uuid = pool.hold_clone(&name("root"), &part(clone)).expect("it is there");
     contents(pool, pool.root_of(uuid).expect("it is held"))
 }
 
 fn take(pool: &Pool, number: u8) -> String {
     let text = format!("c{number}");
-    pool.create_snapshot(&name("root"), &part(&text), [number; 16]).expect("there is room");
+    pool.create_clone(&name("root"), &part(&text), [number; 16]).expect("there is room");
     text
 }
 
@@ -125,7 +125,7 @@ fn moved(pool: &Pool) -> u64 {
 }
 
 /// Goal: whoever holds a block that is moved reads it as it was: the fileset, whose files are in
-/// memory, snapshots that are served, and those that are not. Method: random changes with snapshots
+/// memory, clones that are served, and those that are not. Method: random changes with clones
 /// between them; segments are emptied, and all that is free is written over.
 #[test]
 fn whoever_holds_a_block_finds_it_where_it_was_moved() {
@@ -135,8 +135,8 @@ fn whoever_holds_a_block_finds_it_where_it_was_moved() {
         let mut kept: Vec<(String, Contents)> = Vec::new();
         for round in 0..4_u8 {
             let pool = open(&device);
-            for (snapshot, _) in kept.iter().step_by(2) {
-                contents_of_snapshot(&pool, snapshot);
+            for (clone, _) in kept.iter().step_by(2) {
+                contents_of_clone(&pool, clone);
             }
             for _ in 0..60 {
                 change(&pool, &mut prng, LARGE);
@@ -152,26 +152,23 @@ fn whoever_holds_a_block_finds_it_where_it_was_moved() {
             assert!(moved(&pool) > count, "seed {seed}: nothing was moved in round {round}");
             overwrite_free_space(&pool);
             assert!(contents(&pool, pool.root()) == now, "seed {seed}: round {round}");
-            for (snapshot, contents) in &kept {
-                let found = contents_of_snapshot(&pool, snapshot);
-                assert!(found == *contents, "seed {seed}: {snapshot} in round {round}");
+            for (clone, contents) in &kept {
+                let found = contents_of_clone(&pool, clone);
+                assert!(found == *contents, "seed {seed}: {clone} in round {round}");
             }
             pool.close().expect("nothing fails");
             drop(pool);
             assert_clean(&device);
         }
         let pool = open(&device);
-        for (snapshot, contents) in &kept {
-            assert!(
-                contents_of_snapshot(&pool, snapshot) == *contents,
-                "seed {seed}: {snapshot} again"
-            );
+        for (clone, contents) in &kept {
+            assert!(contents_of_clone(&pool, clone) == *contents, "seed {seed}: {clone} again");
         }
         pool.close().expect("nothing fails");
         drop(pool);
         let pool = open(&device);
-        for (snapshot, _) in kept {
-            pool.delete_snapshot(&name("root"), &part(&snapshot)).expect("nobody holds it");
+        for (clone, _) in kept {
+            pool.delete_clone(&name("root"), &part(&clone)).expect("nobody holds it");
             free_all(&pool);
         }
         pool.close().expect("nothing fails");
@@ -195,11 +192,11 @@ impl Clock for Hasty {
     }
 }
 
-/// Goal: a snapshot that is half freed loses and keeps what it should when blocks are moved beside
-/// it. Method: of each second 4 KiB of several files, a snapshot has versions of its own, so that
-/// many steps free one of them; segments are emptied between the steps.
+/// Goal: a clone that is half freed loses and keeps what it should when blocks are moved beside it.
+/// Method: of each second 4 KiB of several files, a clone has versions of its own, so that many
+/// steps free one of them; segments are emptied between the steps.
 #[test]
-fn a_snapshot_that_is_being_freed_follows_what_is_moved() {
+fn a_clone_that_is_being_freed_follows_what_is_moved() {
     let device = new_pool(2 * POOL_BYTES);
     let pool = open(&device);
     let mut prng = Prng::from_seed(1);
@@ -238,7 +235,7 @@ fn a_snapshot_that_is_being_freed_follows_what_is_moved() {
     let options = OpenOptions::default();
     let pool = Pool::open(Arc::clone(&device), Arc::new(Hasty::default()), options);
     let pool = pool.expect("the pool opens");
-    pool.delete_snapshot(&name("root"), &part("c1")).expect("nobody holds it");
+    pool.delete_clone(&name("root"), &part("c1")).expect("nobody holds it");
     kept.remove(1);
     let mut steps = 0;
     while pool.is_freeing().expect("the table can be read") {
@@ -255,15 +252,15 @@ fn a_snapshot_that_is_being_freed_follows_what_is_moved() {
     pool.clean().expect("nothing fails");
     overwrite_free_space(&pool);
     assert!(contents(&pool, root) == now);
-    for (snapshot, contents) in &kept {
-        assert!(contents_of_snapshot(&pool, snapshot) == *contents, "{snapshot}");
+    for (clone, contents) in &kept {
+        assert!(contents_of_clone(&pool, clone) == *contents, "{clone}");
     }
     pool.close().expect("nothing fails");
     assert_clean(&device);
 }
 
-/// Goal: a fileset that copies what it shares with a snapshot misses no move. Method: one thread
-/// empties segments, another writes a little to each file for the first time since the snapshot, in
+/// Goal: a fileset that copies what it shares with a clone misses no move. Method: one thread
+/// empties segments, another writes a little to each file for the first time since the clone, in
 /// the order of a seed.
 #[test]
 fn what_is_copied_for_a_fileset_beside_a_move_leads_to_the_new_place() {
@@ -315,12 +312,12 @@ fn what_is_copied_for_a_fileset_beside_a_move_leads_to_the_new_place() {
         pool.sync().expect("nothing fails");
         overwrite_free_space(&pool);
         let whole = |number: u64| vec![(2 * number).to_le_bytes()[0]; 60_000];
-        for (is_snapshot, found) in
-            [(true, contents_of_snapshot(&pool, "c0")), (false, contents(&pool, pool.root()))]
+        for (is_clone, found) in
+            [(true, contents_of_clone(&pool, "c0")), (false, contents(&pool, pool.root()))]
         {
             for number in 0..FILES {
                 let mut expected = whole(number);
-                if !is_snapshot {
+                if !is_clone {
                     expected[20_000..20_010].fill(0xaa);
                 }
                 assert!(found[&format!("f{number}")] == expected, "seed {seed}: {number}");
@@ -333,8 +330,8 @@ fn what_is_copied_for_a_fileset_beside_a_move_leads_to_the_new_place() {
 }
 
 /// Goal: a block that as many hold as may is moved for all of them, and one more is refused with
-/// the number. Method: between snapshots a file changes whose inode lies beside that of another, so
-/// each snapshot has a page of its own that leads to the blocks of the other.
+/// the number. Method: between clones a file changes whose inode lies beside that of another, so
+/// each clone has a page of its own that leads to the blocks of the other.
 #[test]
 fn a_block_is_moved_for_as_many_as_may_hold_it() {
     for (bytes, most) in [(48 << 20, 64), (1 << 30, 256)] {
@@ -358,15 +355,15 @@ fn a_block_is_moved_for_as_many_as_may_hold_it() {
         let mut taken: u16 = 0;
         let refused = loop {
             pool.write(&caller, beside, 0, format!("{taken}").as_bytes()).expect("there is room");
-            let snapshot = part(&format!("c{taken}"));
+            let clone = part(&format!("c{taken}"));
             let random = [taken.to_le_bytes()[0]; 16];
-            if let Err(error) = pool.create_snapshot(&name("root"), &snapshot, random) {
+            if let Err(error) = pool.create_clone(&name("root"), &clone, random) {
                 break error.to_string();
             }
             taken += 1;
         };
         assert_eq!(taken + 1, most, "{refused}");
-        assert!(refused.contains(&format!("{most} snapshots and filesets")), "{refused}");
+        assert!(refused.contains(&format!("{most} clones and filesets")), "{refused}");
         let kept = contents(&pool, root);
         let before = moved(&pool);
         pool.clean().expect("nothing fails");
@@ -376,7 +373,7 @@ fn a_block_is_moved_for_as_many_as_may_hold_it() {
         }
         assert!(contents(&pool, root) == kept);
         for number in (0..taken).step_by(9) {
-            let found = contents_of_snapshot(&pool, &format!("c{number}"));
+            let found = contents_of_clone(&pool, &format!("c{number}"));
             assert_eq!(found["f0"], kept["f0"], "c{number} of {taken}");
             assert_eq!(found["f1"], format!("{number}").as_bytes(), "c{number} of {taken}");
         }
@@ -388,7 +385,7 @@ fn a_block_is_moved_for_as_many_as_may_hold_it() {
 /// What must be there at a cut from one position of the recording to another.
 struct There {
     /// `None`: the fileset itself.
-    snapshot: Option<String>,
+    clone: Option<String>,
     contents: Contents,
     since: usize,
     until: usize,
@@ -402,12 +399,12 @@ fn judge(image: &Image, there: &[&There], is_cleaned_again: bool) -> Result<(), 
     let pool = open(&shared);
     let same = |when: &str| {
         for it in there {
-            let found = match &it.snapshot {
-                Some(snapshot) => contents_of_snapshot(&pool, snapshot),
+            let found = match &it.clone {
+                Some(clone) => contents_of_clone(&pool, clone),
                 None => contents(&pool, pool.root()),
             };
             if found != it.contents {
-                return Err(format!("{when}: {:?}", it.snapshot));
+                return Err(format!("{when}: {:?}", it.clone));
             }
         }
         Ok(())
@@ -423,7 +420,7 @@ fn judge(image: &Image, there: &[&There], is_cleaned_again: bool) -> Result<(), 
 }
 
 /// Goal: no crash leaves a pointer to where a block is no more, or a fragment that nobody holds.
-/// Method: cut at every write while segments are emptied of which snapshots hold blocks, beside
+/// Method: cut at every write while segments are emptied of which clones hold blocks, beside
 /// changes and a deletion.
 #[test]
 fn a_crash_beside_moves_leaves_whoever_holds_a_block_what_he_had() {
@@ -439,8 +436,8 @@ fn a_crash_beside_moves_leaves_whoever_holds_a_block_what_he_had() {
         for number in 0..3 {
             (0..25).for_each(|_| change(&pool, &mut prng, CRASH_LARGE));
             let contents = contents(&pool, pool.root());
-            let snapshot = Some(take(&pool, number));
-            there.push(There { snapshot, contents, since: 0, until: usize::MAX });
+            let clone = Some(take(&pool, number));
+            there.push(There { clone, contents, since: 0, until: usize::MAX });
         }
         (0..10).for_each(|_| change(&pool, &mut prng, CRASH_LARGE));
         pool.close().expect("nothing fails");
@@ -453,10 +450,10 @@ fn a_crash_beside_moves_leaves_whoever_holds_a_block_what_he_had() {
             let contents = contents(&pool, pool.root());
             let since = device.position();
             pool.clean().expect("nothing fails");
-            there.push(There { snapshot: None, contents, since, until: device.position() });
+            there.push(There { clone: None, contents, since, until: device.position() });
             if round == 0 {
                 there[1].until = device.position();
-                pool.delete_snapshot(&name("root"), &part("c1")).expect("nobody holds it");
+                pool.delete_clone(&name("root"), &part("c1")).expect("nobody holds it");
                 free_all(&pool);
             }
             (0..4).for_each(|_| change(&pool, &mut prng, CRASH_LARGE));

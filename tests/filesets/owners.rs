@@ -159,8 +159,8 @@ fn work(pool: &Pool, prng: &mut Prng, steps: usize) {
     }
 }
 
-/// Goal: usage is right whatever is done. Method: histories by seed, with snapshots, clones,
-/// switching off and on again, and counting while files change; the checker adds up after each.
+/// Goal: usage is right whatever is done. Method: histories by seed, with clones, forks, switching
+/// off and on again, and counting while files change; the checker adds up after each.
 #[test]
 fn what_users_have_is_right_whatever_is_done() {
     for seed in 0..4 {
@@ -174,22 +174,22 @@ fn what_users_have_is_right_whatever_is_done() {
             }
             super::work(&pool, seed * 10 + round, 150);
             work(&pool, &mut prng, 60);
-            let snapshot = NamePart::new(&format!("c{round}")).expect("a name");
-            pool.create_snapshot(&name("root"), &snapshot, [7; 16]).expect("there is room");
+            let clone = NamePart::new(&format!("c{round}")).expect("a name");
+            pool.create_clone(&name("root"), &clone, [7; 16]).expect("there is room");
             work(&pool, &mut prng, 60);
             if round == 3 {
                 pool.switch_quotas_off(&name("root")).expect("nothing fails");
-                let clone = name(&format!("clone{seed}"));
+                let fork = name(&format!("fork{seed}"));
                 let first = NamePart::new("c2").expect("a name");
-                pool.create_clone((&name("root"), &first), &clone, [8; 16]).expect("room");
+                pool.fork_clone((&name("root"), &first), &fork, [8; 16]).expect("room");
                 let oldest = NamePart::new("c0").expect("a name");
-                pool.delete_snapshot(&name("root"), &oldest).expect("it is there");
+                pool.delete_clone(&name("root"), &oldest).expect("it is there");
                 free_all(&pool);
             }
             pool.close().expect("nothing fails");
             assert_clean(&device);
         }
-        let pool = open(&device, Some(&format!("clone{seed}")));
+        let pool = open(&device, Some(&format!("fork{seed}")));
         work(&pool, &mut prng, 60);
         pool.close().expect("nothing fails");
         assert_clean(&device);
@@ -460,14 +460,14 @@ fn walks_end_before_a_pool_is_closed() {
     let device = new_pool();
     let pool = open(&device, None);
     create(&pool, &root(), "a").expect("there is room");
-    let snapshot = NamePart::new("c").expect("a name");
-    pool.create_snapshot(&name("root"), &snapshot, [1; 16]).expect("there is room");
+    let clone = NamePart::new("c").expect("a name");
+    pool.create_clone(&name("root"), &clone, [1; 16]).expect("there is room");
     assert_eq!(pool.set_project(&name("root"), &[], (7, true)), Ok(2));
-    pool.unique_bytes(&name("root"), &snapshot).expect("it can be read");
+    pool.unique_bytes(&name("root"), &clone).expect("it can be read");
     pool.end_walks();
     let ended = pool.set_project(&name("root"), &[], (8, true));
     assert_eq!(ended, Err(FsError::TryLater));
-    assert_eq!(pool.unique_bytes(&name("root"), &snapshot), Err(FsError::TryLater));
+    assert_eq!(pool.unique_bytes(&name("root"), &clone), Err(FsError::TryLater));
     pool.close().expect("nothing fails");
     assert_clean(&device);
 }

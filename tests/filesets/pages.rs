@@ -170,7 +170,7 @@ impl Nodes {
     fn hold(pool: &Pool, nodes: &[&str]) -> Nodes {
         let hold = |node: &&str| {
             let uuid = match node.split_once('@') {
-                Some((fileset, snapshot)) => pool.hold_snapshot(&name(fileset), &part(snapshot)),
+                Some((fileset, clone)) => pool.hold_clone(&name(fileset), &part(clone)),
                 None => pool.hold_fileset(&name(node)),
             };
             ((*node).to_owned(), uuid.expect("it is there"))
@@ -210,10 +210,9 @@ fn compare(
 }
 
 /// The nodes of the pools under test.
-const NODES: [&str; 7] = ["root", "root@a", "root@b", "root@c", "clone", "home", "home@d"];
+const NODES: [&str; 7] = ["root", "root@a", "root@b", "root@c", "fork", "home", "home@d"];
 
-/// Makes filesets, snapshots of different times, and a clone of one; returns open files without a
-/// name.
+/// Makes filesets, clones of different times, and a fork of one; returns open files without a name.
 fn populate(opened: &Opened, prng: &mut Prng, names: u32) -> Vec<Ino> {
     let pool = &opened.pool;
     opened.scatter(prng);
@@ -228,22 +227,22 @@ fn populate(opened: &Opened, prng: &mut Prng, names: u32) -> Vec<Ino> {
     }
     pool.switch_quotas_on(&name("root")).expect("there is room");
     let mut nameless = fill(opened, pool.root(), prng, names);
-    let take = |fileset: &str, snapshot: &str| {
-        let random = [snapshot.as_bytes()[0]; 16];
-        pool.create_snapshot(&name(fileset), &part(snapshot), random).expect("there is room");
+    let take = |fileset: &str, clone: &str| {
+        let random = [clone.as_bytes()[0]; 16];
+        pool.create_clone(&name(fileset), &part(clone), random).expect("there is room");
     };
     take("root", "a");
     change(opened, pool.root(), prng, names);
     take("root", "b");
     change(opened, pool.root(), prng, names);
     take("root", "c");
-    let clone = (&name("root"), &part("b"));
-    pool.create_clone(clone, &name("clone"), [0x55; 16]).expect("there is room");
+    let fork = (&name("root"), &part("b"));
+    pool.fork_clone(fork, &name("fork"), [0x55; 16]).expect("there is room");
     let hold = |fileset: &str| {
         let uuid = pool.hold_fileset(&name(fileset)).expect("it is there");
         pool.root_of(uuid).expect("it is held")
     };
-    change(opened, hold("clone"), prng, names);
+    change(opened, hold("fork"), prng, names);
     change(opened, pool.root(), prng, names);
     nameless.extend(fill(opened, hold("home"), prng, names / 4));
     take("home", "d");
@@ -261,8 +260,8 @@ fn read_nameless(pool: &Pool, nameless: &[Ino]) {
 }
 
 /// Goal: whatever a page belongs to, all who hold it find it where it was moved, and nothing is
-/// left in the group. Method: filesets, snapshots and a clone whose pages lie all over the pool;
-/// each group is emptied in turn, the last one first, with all trees in memory, or none.
+/// left in the group. Method: filesets, clones and a fork whose pages lie all over the pool; each
+/// group is emptied in turn, the last one first, with all trees in memory, or none.
 #[test]
 fn whoever_holds_a_page_finds_it_where_it_was_moved() {
     for (seed, is_in_memory) in [(1, true), (2, false)] {
@@ -313,7 +312,7 @@ fn whoever_holds_a_page_finds_it_where_it_was_moved() {
         drop(opened);
         assert_clean(&device);
         let opened = open(&device);
-        opened.pool.delete_snapshot(&name("root"), &part("a")).expect("nobody holds it");
+        opened.pool.delete_clone(&name("root"), &part("a")).expect("nobody holds it");
         free_all(&opened.pool);
         opened.pool.close().expect("nothing fails");
         assert_clean(&device);
@@ -321,10 +320,10 @@ fn whoever_holds_a_page_finds_it_where_it_was_moved() {
 }
 
 /// Goal: what many nodes hold moves as well, though each has a page of its own that leads there.
-/// Method: a directory of several pages, and snapshots between which another of them changed.
+/// Method: a directory of several pages, and clones between which another of them changed.
 #[test]
 fn pages_of_a_family_of_many_move() {
-    const SNAPSHOTS: u8 = 30;
+    const CLONES: u8 = 30;
     let device: SharedDevice = MemoryDevice::new("memory", POOL_BYTES);
     create(&device, POOL_BYTES);
     let opened = open(&device);
@@ -340,10 +339,9 @@ fn pages_of_a_family_of_many_move() {
     let file = new_file(pool, pool.root(), "file");
     write(pool, file, 0, 1 << 20, 1);
     pool.sync().expect("nothing fails");
-    let take_snapshot = |number: u8| part(&format!("c{number}"));
-    for number in 0..SNAPSHOTS {
-        pool.create_snapshot(&name("root"), &take_snapshot(number), [number; 16])
-            .expect("there is room");
+    let clone = |number: u8| part(&format!("c{number}"));
+    for number in 0..CLONES {
+        pool.create_clone(&name("root"), &clone(number), [number; 16]).expect("there is room");
         let ino = new_file(pool, directory, &format!("another {number}"));
         pool.forget(ino, 1);
         write(pool, file, 1 << 20, 4096, number);
@@ -358,11 +356,8 @@ fn pages_of_a_family_of_many_move() {
     assert!(moved > 30, "{moved}");
     opened.pool.checkpoint().expect("nothing fails");
     assert_clean(&device);
-    for number in [0, SNAPSHOTS / 2, SNAPSHOTS - 1] {
-        opened
-            .pool
-            .delete_snapshot(&name("root"), &take_snapshot(number))
-            .expect("nobody holds it");
+    for number in [0, CLONES / 2, CLONES - 1] {
+        opened.pool.delete_clone(&name("root"), &clone(number)).expect("nobody holds it");
         free_all(&opened.pool);
     }
     opened.pool.close().expect("nothing fails");
@@ -487,7 +482,7 @@ fn a_crash_beside_moves_of_pages_leaves_every_node_what_it_was() {
 
 /// Goal: moves of pages beside operations change nothing of what those do. Method: two pools get
 /// the same operations; in one of them each group is emptied meanwhile, in the order of a seed, and
-/// snapshots are read.
+/// clones are read.
 #[test]
 fn operations_beside_moves_of_pages_do_what_they_do_without() {
     let mut moved = 0;
@@ -520,9 +515,9 @@ fn operations_beside_moves_of_pages_do_what_they_do_without() {
             };
             let operate = || {
                 let mut prng = Prng::from_seed(seed);
-                let clone = pool.root_of(nodes.0[4].1).expect("it is held");
+                let fork = pool.root_of(nodes.0[4].1).expect("it is held");
                 for round in 0..6_u8 {
-                    for root in [pool.root(), clone] {
+                    for root in [pool.root(), fork] {
                         let text = format!("beside{round}");
                         let ino = new_file(pool, root, &text);
                         write(pool, ino, 0, 20_000, round);
@@ -530,10 +525,9 @@ fn operations_beside_moves_of_pages_do_what_they_do_without() {
                         pool.forget(ino, 1);
                     }
                     change_some(pool, pool.root(), &mut prng, 150);
-                    change_some(pool, clone, &mut prng, 150);
-                    let snapshot = format!("z{round}");
-                    pool.create_snapshot(&name("root"), &part(&snapshot), [round; 16])
-                        .expect("room");
+                    change_some(pool, fork, &mut prng, 150);
+                    let clone = format!("z{round}");
+                    pool.create_clone(&name("root"), &part(&clone), [round; 16]).expect("room");
                 }
             };
             let look = || {
@@ -549,8 +543,8 @@ fn operations_beside_moves_of_pages_do_what_they_do_without() {
             moved += count.into_inner();
             let mut all = nodes.trees(pool);
             for round in 0..6 {
-                let snapshot = format!("root@z{round}");
-                all.extend(Nodes::hold(pool, &[&snapshot]).trees(pool));
+                let clone = format!("root@z{round}");
+                all.extend(Nodes::hold(pool, &[&clone]).trees(pool));
             }
             pool.close().expect("nothing fails");
             drop(opened);
@@ -585,8 +579,8 @@ fn pages_of_a_family_stay_while_a_node_of_it_is_sent_or_freed() {
         })
     };
     let send = |progress: &mut dyn FnMut(u64, u64)| {
-        let (snapshot, mut out) = (part("b"), Vec::new());
-        let sent = opened.pool.send((&name("root"), &snapshot), None, None, &mut out, progress);
+        let (clone, mut out) = (part("b"), Vec::new());
+        let sent = opened.pool.send((&name("root"), &clone), None, None, &mut out, progress);
         sent.expect("it can be read");
         out
     };
@@ -604,7 +598,7 @@ fn pages_of_a_family_stay_while_a_node_of_it_is_sent_or_freed() {
     let beside = beside.expect("something is sent");
     assert!(beside.moved > 0 && beside.busy > 0, "others move, and this does not: {beside:?}");
     assert!(before == during, "the stream is what it was");
-    opened.pool.delete_snapshot(&name("root"), &part("a")).expect("nobody holds it");
+    opened.pool.delete_clone(&name("root"), &part("a")).expect("nobody holds it");
     assert!(opened.pool.is_freeing().expect("the table can be read"));
     let beside = empty_all();
     assert!(beside.moved == 0 && beside.busy > 0, "{beside:?}");

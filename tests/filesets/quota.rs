@@ -245,13 +245,13 @@ fn a_restored_fileset_keeps_its_reservation() {
         pool.create_fileset(&name("a"), &new).expect("there is room");
         pool.close().expect("nothing fails");
         let pool = open(&device, Some("a"));
-        let snapshot = NamePart::new("c").expect("a name");
+        let clone = NamePart::new("c").expect("a name");
         let write = |file: &str, bytes: usize| {
             let ino = create(&pool, file).expect("there is room");
             pool.write(&root(), ino, 0, &vec![7; bytes]).expect("it is reserved");
         };
         write("before", 1 << 20);
-        pool.create_snapshot(&name("a"), &snapshot, [7; 16]).expect("there is room");
+        pool.create_clone(&name("a"), &clone, [7; 16]).expect("there is room");
         write("after", 9 << 20);
         pool.close().expect("nothing fails");
 
@@ -265,7 +265,7 @@ fn a_restored_fileset_keeps_its_reservation() {
         }
         pool.sync().expect("what was accepted is stored");
         let before = (kept(&pool), referenced(&pool));
-        let restore = || pool.restore_fileset(&name("a"), &snapshot).map(drop);
+        let restore = || pool.restore_fileset(&name("a"), &clone).map(drop);
         if is_full {
             assert_eq!(restore(), Err(FsError::NoSpace), "9 MiB more are to be kept");
             assert_eq!((kept(&pool), referenced(&pool)), before, "nothing has changed");
@@ -304,8 +304,8 @@ fn a_restored_fileset_keeps_its_reservation() {
     }
 }
 
-/// Goal: what a fileset references is counted whatever is done, snapshots or not. Method: histories
-/// by seed with snapshots among them, changed and deleted, and quotas that come and go; the checker
+/// Goal: what a fileset references is counted whatever is done, clones or not. Method: histories by
+/// seed with clones among them, changed and deleted, and quotas that come and go; the checker
 /// counts after each.
 #[test]
 fn what_is_referenced_is_counted_whatever_is_done() {
@@ -319,12 +319,12 @@ fn what_is_referenced_is_counted_whatever_is_done() {
             let pool = open(&device, Some("a"));
             set_quota(&pool, if prng.one_in(2) { 0 } else { (2 << 20) + prng.below(6 << 20) });
             super::work(&pool, seed * 10 + round, 250);
-            let snapshot = NamePart::new(&format!("c{round}")).expect("a name");
-            pool.create_snapshot(&name("a"), &snapshot, [7; 16]).expect("there is room");
+            let clone = NamePart::new(&format!("c{round}")).expect("a name");
+            pool.create_clone(&name("a"), &clone, [7; 16]).expect("there is room");
             super::work(&pool, seed * 10 + round + 5, 150);
             if round == 2 {
-                let snapshot = NamePart::new("c0").expect("a name");
-                pool.delete_snapshot(&name("a"), &snapshot).expect("it is there");
+                let clone = NamePart::new("c0").expect("a name");
+                pool.delete_clone(&name("a"), &clone).expect("it is there");
                 free_all(&pool);
             }
             pool.close().expect("nothing fails");

@@ -151,11 +151,10 @@ fn a_stream_draws_on_the_reservation_of_its_fileset_alone() {
     }
 }
 
-/// Goal: while a stream is received, or has broken off, the snapshot that it begins from stays,
-/// snapshots and clones can be taken, and the rest is received if the newest snapshot is still the
-/// one.
+/// Goal: while a stream is received, or has broken off, the clone that it begins from stays, clones
+/// and forks can be taken, and the rest is received if the newest clone is still the one.
 #[test]
-fn a_snapshot_that_a_stream_begins_from_stays_while_it_comes() {
+fn a_clone_that_a_stream_begins_from_stays_while_it_comes() {
     let device = pool_of(POOL_BYTES, 3);
     let source = open(&device, "root", None);
     create(&source, "first", &[1; 100_000]);
@@ -168,25 +167,24 @@ fn a_snapshot_that_a_stream_begins_from_stays_while_it_comes() {
     let next = send_from(&source, Some("c0"), "c1", None);
     let broken = receive(&pool, &next[..next.len() / 2]).expect_err("it breaks off");
     let token = broken.token.expect("it goes on");
-    let refused = pool.delete_snapshot(&name("copy"), &part("c0")).expect_err("a stream needs it");
+    let refused = pool.delete_clone(&name("copy"), &part("c0")).expect_err("a stream needs it");
     assert!(refused.to_string().contains("stream"), "{refused}");
-    let deleted = pool.delete_fileset(&name("copy")).expect_err("it has a snapshot");
+    let deleted = pool.delete_fileset(&name("copy")).expect_err("it has a clone");
     assert!(matches!(deleted, FsError::FilesetInUse { .. }), "{deleted}");
-    pool.create_clone((&name("copy"), &part("c0")), &name("clone"), [7; 16])
-        .expect("there is room");
-    pool.create_snapshots_below(&name("copy"), &part("all"), &mut || [8; 16]).expect("it is quiet");
+    pool.fork_clone((&name("copy"), &part("c0")), &name("fork"), [7; 16]).expect("there is room");
+    pool.create_clones_below(&name("copy"), &part("all"), &mut || [8; 16]).expect("it is quiet");
     let rest = send_from(&source, Some("c0"), "c1", Some(token));
-    let other = receive(&pool, &rest).expect_err("another snapshot is the newest");
-    assert!(other.error.to_string().contains("newest snapshot"), "{other:?}");
-    pool.delete_snapshot(&name("copy"), &part("all")).expect("nobody needs it");
+    let other = receive(&pool, &rest).expect_err("another clone is the newest");
+    assert!(other.error.to_string().contains("newest clone"), "{other:?}");
+    pool.delete_clone(&name("copy"), &part("all")).expect("nobody needs it");
     free_all(&pool);
     receive(&pool, &rest).expect("c0 is the newest again");
-    assert_eq!(names(&pool), ["copy", "copy@c0", "copy@c1", "clone", "root"]);
-    let by = pool.delete_snapshot(&name("copy"), &part("c0")).expect_err("it has two children");
-    assert!(by.to_string().contains("clone") && by.to_string().contains("copy@c1"), "{by}");
-    pool.delete_fileset(&name("clone")).expect("nobody uses it");
+    assert_eq!(names(&pool), ["copy", "copy@c0", "copy@c1", "fork", "root"]);
+    let by = pool.delete_clone(&name("copy"), &part("c0")).expect_err("it has two children");
+    assert!(by.to_string().contains("fork") && by.to_string().contains("copy@c1"), "{by}");
+    pool.delete_fileset(&name("fork")).expect("nobody uses it");
     free_all(&pool);
-    pool.delete_snapshot(&name("copy"), &part("c0")).expect("nobody needs it");
+    pool.delete_clone(&name("copy"), &part("c0")).expect("nobody needs it");
     free_all(&pool);
     pool.close().expect("nothing fails");
     drop(pool);
@@ -201,20 +199,20 @@ fn known_of(
     device: &storage::device::SharedDevice,
     pool: Pool,
     fileset: &str,
-    snapshot: &str,
+    clone: &str,
 ) -> super::send::Known {
     pool.close().expect("nothing fails");
     drop(pool);
-    let pool = open(device, fileset, Some(snapshot));
+    let pool = open(device, fileset, Some(clone));
     let known = known(&pool);
     pool.close().expect("nothing fails");
     known
 }
 
-/// Goal: a clone of a snapshot that nobody changed receives what came after the snapshot, in the
-/// same pool, and the room that the snapshot's files reserve is counted for whoever is written to.
+/// Goal: a fork of a clone that nobody changed receives what came after the clone, in the same
+/// pool, and the room that the clone's files reserve is counted for whoever is written to.
 #[test]
-fn a_clone_receives_what_its_origin_became() {
+fn a_fork_receives_what_its_origin_became() {
     let device = pool_of(POOL_BYTES, 3);
     let pool = open(&device, "root", None);
     let (caller, first) = (Caller::root(), create(&pool, "first", &[1; 100_000]));
@@ -227,7 +225,7 @@ fn a_clone_receives_what_its_origin_became() {
     pool.write(&caller, first, 0, &[3; 2 << 20]).expect("it is reserved");
     take(&pool, "c1");
     let root_reserves = pool.status().space.reserved;
-    pool.create_clone((&name("root"), &part("c0")), &name("copy"), [7; 16]).expect("there is room");
+    pool.fork_clone((&name("root"), &part("c0")), &name("copy"), [7; 16]).expect("there is room");
     assert_eq!(pool.status().space.reserved, root_reserves + reserved);
     let next = send_from(&pool, Some("c0"), "c1", None);
     let broken = receive(&pool, &next[..next.len() / 3]).expect_err("it breaks off");
@@ -241,7 +239,7 @@ fn a_clone_receives_what_its_origin_became() {
     let kept = known_of(&device, pool, "root", "c1");
     assert_clean(&device);
     let pool = open(&device, "copy", None);
-    assert_same(&known(&pool), &kept, "a clone");
+    assert_same(&known(&pool), &kept, "a fork");
     create(&pool, "third", &[4; 100_000]);
     pool.close().expect("nothing fails");
     drop(pool);
@@ -318,18 +316,17 @@ fn a_number_without_neighbours_costs_what_one_file_does() {
     source.close().expect("nothing fails");
 }
 
-/// Goal: what was received is shown while somebody counts what the snapshot that it begins from
-/// holds alone: both close the gates of the fileset and of what came. Method: many small
-/// differences, and somebody who counts all the time; whoever waits for ever would be waited for
-/// here.
+/// Goal: what was received is shown while somebody counts what the clone that it begins from holds
+/// alone: both close the gates of the fileset and of what came. Method: many small differences, and
+/// somebody who counts all the time; whoever waits for ever would be waited for here.
 #[test]
-fn what_is_received_is_shown_beside_somebody_who_counts_its_snapshot() {
+fn what_is_received_is_shown_beside_somebody_who_counts_its_clone() {
     let device = pool_of(POOL_BYTES, 3);
     let source = open(&device, "root", None);
-    let snapshots: Vec<String> = ('a'..='z').map(|letter| format!("c{letter}")).collect();
-    for snapshot in &snapshots {
-        create(&source, snapshot, b"new");
-        take(&source, snapshot);
+    let clones: Vec<String> = ('a'..='z').map(|letter| format!("c{letter}")).collect();
+    for clone in &clones {
+        create(&source, clone, b"new");
+        take(&source, clone);
     }
     let target = pool_of(POOL_BYTES, 9);
     let pool = Arc::new(open(&target, "root", None));
@@ -337,7 +334,7 @@ fn what_is_received_is_shown_beside_somebody_who_counts_its_snapshot() {
     let (newest, has_ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let (tell, told) = std::sync::mpsc::channel();
     let (counting, at, is_over) = (Arc::clone(&pool), Arc::clone(&newest), Arc::clone(&has_ended));
-    let counted = snapshots.clone();
+    let counted = clones.clone();
     std::thread::spawn(move || {
         while !is_over.load(Ordering::SeqCst) {
             // The next one comes at any moment.
@@ -346,7 +343,7 @@ fn what_is_received_is_shown_beside_somebody_who_counts_its_snapshot() {
         }
     });
     std::thread::spawn(move || {
-        for (number, pair) in snapshots.windows(2).enumerate() {
+        for (number, pair) in clones.windows(2).enumerate() {
             let next = send_from(&source, Some(&pair[0]), &pair[1], None);
             receive(&pool, &next).expect("there is room");
             newest.store(number + 1, Ordering::SeqCst);
@@ -368,7 +365,7 @@ fn some_of_a_stream_gives_way_to_another_if_that_is_asked_for() {
     take(&source, "c0");
     create(&source, "second", &vec![2; 4 << 20]);
     take(&source, "c1");
-    let [one, other] = ["c0", "c1"].map(|snapshot| send_from(&source, None, snapshot, None));
+    let [one, other] = ["c0", "c1"].map(|clone| send_from(&source, None, clone, None));
     let target = pool_of(POOL_BYTES, 9);
     let pool = open(&target, "root", None);
     let in_place = |stream: &[u8]| {
@@ -387,7 +384,7 @@ fn some_of_a_stream_gives_way_to_another_if_that_is_asked_for() {
     assert_eq!(slot(), Some(begun), "the same stream goes on");
     let rest = send_from(&source, None, "c1", Some(token));
     let received = in_place(&one).expect("there is room");
-    assert_eq!(received.snapshot, part("c0"));
+    assert_eq!(received.clone, part("c0"));
     assert_eq!(slot(), None);
     free_all(&pool);
     assert_eq!(names(&pool), ["copy", "copy@c0", "root"]);

@@ -29,10 +29,10 @@ fn change_all(pool: &Pool, files: &[Ino], byte: u8) {
     }
 }
 
-fn take_snapshot(pool: &Pool, snapshot: &str) -> NamePart {
-    let snapshot = NamePart::new(snapshot).expect("a name");
-    pool.create_snapshot(&name("root"), &snapshot, [9; 16]).expect("there is room");
-    snapshot
+fn clone(pool: &Pool, clone: &str) -> NamePart {
+    let clone = NamePart::new(clone).expect("a name");
+    pool.create_clone(&name("root"), &clone, [9; 16]).expect("there is room");
+    clone
 }
 
 /// Returns how many thousandths are freed of what is being freed.
@@ -41,8 +41,8 @@ fn freed_permille(pool: &Pool) -> Option<u64> {
     all.into_iter().find_map(|it| it.freed_permille)
 }
 
-/// Goal: a crash has at most one step of the deletion of a snapshot done again, where that is more
-/// than a hundredth. Method: the snapshot has a page of its own for each in the fileset. What is
+/// Goal: a crash has at most one step of the deletion of a clone done again, where that is more
+/// than a hundredth. Method: the clone has a page of its own for each in the fileset. What is
 /// durable at each write goes on by no more than that, and from some the deletion goes on to the
 /// end.
 #[test]
@@ -59,10 +59,10 @@ fn a_deletion_goes_on_where_it_was() {
         made.map(|attr| attr.ino)
     });
     let files: Vec<Ino> = files.collect::<Result<_, _>>().expect("there is room");
-    let old = take_snapshot(&pool, "old");
+    let old = clone(&pool, "old");
     change_all(&pool, &files, 1);
-    // What comes after it is a snapshot: a job frees it.
-    take_snapshot(&pool, "new");
+    // What comes after it is a clone: a job frees it.
+    clone(&pool, "new");
     change_all(&pool, &files, 2);
     pool.close().expect("nothing fails");
     drop(pool);
@@ -71,7 +71,7 @@ fn a_deletion_goes_on_where_it_was() {
     let device = SimDevice::open(device.durable_image(), options);
     let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
     let pool = open(&shared, None);
-    pool.delete_snapshot(&name("root"), &old).expect("nobody holds it");
+    pool.delete_clone(&name("root"), &old).expect("nobody holds it");
     let begun = device.position();
     free_all(&pool);
     drop(pool);

@@ -1,5 +1,5 @@
-//! Streams of snapshots: what comes out is what went in, wherever a stream is cut, and nothing else
-//! is ever seen.
+//! Streams of clones: what comes out is what went in, wherever a stream is cut, and nothing else is
+//! ever seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,12 +35,11 @@ pub(super) fn pool_of(bytes: u64, seed: u8) -> SharedDevice {
     device
 }
 
-pub(super) fn open(device: &SharedDevice, fileset: &str, snapshot: Option<&str>) -> Pool {
+pub(super) fn open(device: &SharedDevice, fileset: &str, clone: Option<&str>) -> Pool {
     let fileset = Some(name(fileset));
     // Whoever reads what is received must not change it.
     let files = FilesOptions { no_atime: true, ..FilesOptions::default() };
-    let options =
-        OpenOptions { fileset, snapshot: snapshot.map(part), files, ..OpenOptions::default() };
+    let options = OpenOptions { fileset, clone: clone.map(part), files, ..OpenOptions::default() };
     let clock = Arc::new(ManualClock::new());
     Pool::open(Arc::clone(device), clock, options).expect("the pool opens")
 }
@@ -87,9 +86,9 @@ pub(super) fn assert_same(found: &Known, kept: &Known, what: &str) {
     assert!(!is_whole || found.holes == kept.holes, "{what}: its holes differ");
 }
 
-pub(super) fn take(pool: &Pool, snapshot: &str) {
-    let random = [snapshot.as_bytes()[1]; 16];
-    pool.create_snapshot(&name("root"), &part(snapshot), random).expect("there is room");
+pub(super) fn take(pool: &Pool, clone: &str) {
+    let random = [clone.as_bytes()[1]; 16];
+    pool.create_clone(&name("root"), &part(clone), random).expect("there is room");
 }
 
 pub(super) fn send_from(
@@ -109,7 +108,7 @@ pub(super) fn receive(pool: &Pool, stream: &[u8]) -> Result<Received, ReceiveFai
     pool.receive(&name("copy"), &mut &stream[..], [0x5a; 32], &mut |_, _| ())
 }
 
-/// A pool with snapshots c0, c1, ... of a random history, and what each is.
+/// A pool with clones c0, c1, ... of a random history, and what each is.
 pub(super) struct Source {
     device: SharedDevice,
     pub(super) pool: Pool,
@@ -146,10 +145,10 @@ fn special(pool: &Pool, round: u64) {
     }
 }
 
-pub(super) fn source(seed: u64, snapshots: u64) -> Source {
+pub(super) fn source(seed: u64, clones: u64) -> Source {
     let device = pool_of(POOL_BYTES, 3);
     let pool = open(&device, "root", None);
-    for number in 0..snapshots {
+    for number in 0..clones {
         special(&pool, number);
         work(&pool, seed * 100 + number, if number == 0 { 200 } else { 60 });
         take(&pool, &format!("c{number}"));
@@ -157,7 +156,7 @@ pub(super) fn source(seed: u64, snapshots: u64) -> Source {
     work(&pool, seed * 100 + 50, 60);
     pool.close().expect("nothing fails");
     drop(pool);
-    let known = (0..snapshots).map(|number| {
+    let known = (0..clones).map(|number| {
         let pool = open(&device, "root", Some(&format!("c{number}")));
         let known = known(&pool);
         pool.close().expect("nothing fails");
@@ -169,9 +168,9 @@ pub(super) fn source(seed: u64, snapshots: u64) -> Source {
 }
 
 #[track_caller]
-fn assert_received(device: &SharedDevice, snapshot: Option<&str>, kept: &Known, what: &str) {
+fn assert_received(device: &SharedDevice, clone: Option<&str>, kept: &Known, what: &str) {
     assert_clean(device);
-    let pool = open(device, "copy", snapshot);
+    let pool = open(device, "copy", clone);
     assert_same(&known(&pool), kept, what);
     pool.close().expect("nothing fails");
     drop(pool);
@@ -179,8 +178,8 @@ fn assert_received(device: &SharedDevice, snapshot: Option<&str>, kept: &Known, 
 }
 
 /// Goal: a stream makes the same tree elsewhere, numbers, generations, holes and times too, and the
-/// next ones its next states; the snapshots that come along stay what they are, and the fileset can
-/// be used. Method: random histories of three snapshots, sent to another pool.
+/// next ones its next states; the clones that come along stay what they are, and the fileset can be
+/// used. Method: random histories of three clones, sent to another pool.
 #[test]
 fn what_is_received_is_what_was_sent() {
     for seed in 0..6 {
@@ -191,7 +190,7 @@ fn what_is_received_is_what_was_sent() {
             let stream = send_from(&source.pool, from, &to, None);
             let pool = open(&device, "root", None);
             let received = receive(&pool, &stream).expect("there is room");
-            assert_eq!(received.snapshot, part(&to));
+            assert_eq!(received.clone, part(&to));
             pool.close().expect("nothing fails");
             drop(pool);
             let what = format!("seed {seed}, {to}");
@@ -219,7 +218,7 @@ fn a_pool_receives_one_state_after_the_other() {
         pool.tick().expect("nothing fails");
     }
     assert_eq!(names(&pool), ["copy", "copy@c0", "copy@c2", "root"]);
-    pool.delete_snapshot(&name("copy"), &part("c0")).expect("nobody needs it");
+    pool.delete_clone(&name("copy"), &part("c0")).expect("nobody needs it");
     free_all(&pool);
     pool.close().expect("nothing fails");
     drop(pool);
@@ -396,9 +395,9 @@ pub(super) fn mend(record: &mut [u8], sequence: u64, good: &[u8]) {
 
 const CRASH_POOL_BYTES: u64 = 40 << 20;
 
-fn sim_pool(device: &Arc<SimDevice>, fileset: &str, snapshot: Option<&str>) -> Pool {
+fn sim_pool(device: &Arc<SimDevice>, fileset: &str, clone: Option<&str>) -> Pool {
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
-    open(&shared, fileset, snapshot)
+    open(&shared, fileset, clone)
 }
 
 fn check_image(device: &Arc<SimDevice>, when: &str) -> Result<(), String> {
@@ -410,7 +409,7 @@ fn check_image(device: &Arc<SimDevice>, when: &str) -> Result<(), String> {
 struct States<'s> {
     before: Option<&'s Known>,
     after: &'s Known,
-    snapshot: &'s str,
+    clone: &'s str,
     stream: &'s [u8],
 }
 
@@ -421,16 +420,16 @@ fn judge(image: &Image, states: &States<'_>, is_acknowledged: bool) -> Result<bo
     check_image(&device, "before the open")?;
     let pool = sim_pool(&device, "root", None);
     let shown = names(&pool);
-    let is_after = shown.contains(&format!("copy@{}", states.snapshot));
+    let is_after = shown.contains(&format!("copy@{}", states.clone));
     if is_acknowledged && !is_after {
         return Err(format!("it was acknowledged, and is gone: {shown:?}"));
     }
     check_image(&device, "after the open")?;
-    let seen = |snapshot: Option<&str>, kept: &Known| {
-        let pool = sim_pool(&device, "copy", snapshot);
+    let seen = |clone: Option<&str>, kept: &Known| {
+        let pool = sim_pool(&device, "copy", clone);
         let found = known(&pool);
         pool.close().map_err(|error| error.to_string())?;
-        if found == *kept { Ok(()) } else { Err(format!("{snapshot:?} is neither state")) }
+        if found == *kept { Ok(()) } else { Err(format!("{clone:?} is neither state")) }
     };
     if !is_after {
         if let Some(before) = states.before {
@@ -447,7 +446,7 @@ fn judge(image: &Image, states: &States<'_>, is_acknowledged: bool) -> Result<bo
         pool.close().map_err(|error| error.to_string())?;
     }
     seen(None, states.after)?;
-    seen(Some(states.snapshot), states.after)?;
+    seen(Some(states.clone), states.after)?;
     check_image(&device, "at the end")?;
     Ok(is_after)
 }
@@ -466,11 +465,11 @@ fn a_crash_while_receiving_shows_the_old_state_or_the_new_one() {
     Pool::create(&shared, &ManualClock::new(), &create).expect("a pool fits");
     let mut base = device.durable_image();
     let states = [
-        States { before: None, after: &source.known[0], snapshot: "c0", stream: &whole },
+        States { before: None, after: &source.known[0], clone: "c0", stream: &whole },
         States {
             before: Some(&source.known[0]),
             after: &source.known[1],
-            snapshot: "c1",
+            clone: "c1",
             stream: &next,
         },
     ];
@@ -491,7 +490,7 @@ fn a_crash_while_receiving_shows_the_old_state_or_the_new_one() {
                     judged += 1;
                     let is_after =
                         judge(&image.image, states, at >= acknowledged).unwrap_or_else(|finding| {
-                            panic!("{} cut at {at}: {finding}", states.snapshot)
+                            panic!("{} cut at {at}: {finding}", states.clone)
                         });
                     shown += usize::from(is_after);
                 }
@@ -529,7 +528,7 @@ fn a_pool_that_runs_full_keeps_nothing_of_a_stream() {
     assert_clean(&device);
 }
 
-/// Goal: so does one that holds an earlier state: that stays, with its snapshot.
+/// Goal: so does one that holds an earlier state: that stays, with its clone.
 #[test]
 fn a_pool_that_runs_full_keeps_nothing_of_a_difference() {
     let source = source(52, 1);
@@ -576,7 +575,7 @@ fn what_cannot_be_received_is_refused_by_name() {
     assert_eq!(names(&pool), ["root"], "a dry run makes nothing");
     receive(&pool, &whole).expect("there is room");
     refused(&pool, &whole, "already");
-    refused(&pool, &later, "newest snapshot");
+    refused(&pool, &later, "newest clone");
     let mut other = next.clone();
     other[32 + 8] = 9;
     mend(&mut other[..256], 0, &next);
@@ -693,7 +692,7 @@ fn a_stream_without_one_of_its_files_is_refused() {
     assert_clean(&device);
 }
 
-/// Goal: a hole that was made between two snapshots is one where the difference is received.
+/// Goal: a hole that was made between two clones is one where the difference is received.
 #[test]
 fn a_hole_made_since_is_received() {
     let device = pool_of(POOL_BYTES, 3);
@@ -749,7 +748,7 @@ fn a_read_that_fails_once_changes_nothing_of_a_stream() {
     }
 }
 
-/// Goal: nobody is brought back to what he had before by snapshots that were given the wrong way
+/// Goal: nobody is brought back to what he had before by clones that were given the wrong way
 /// round, and what somebody has already is not received again.
 #[test]
 fn a_stream_that_goes_back_in_time_is_refused() {
@@ -777,7 +776,7 @@ fn a_stream_that_goes_back_in_time_is_refused() {
     free_all(&pool);
     let failure = receive(&pool, &next).expect_err("it has that");
     let told = failure.error.to_string();
-    assert!(told.contains("has what the stream brings already, as its snapshot c1"), "{told}");
+    assert!(told.contains("has what the stream brings already, as its clone c1"), "{told}");
     pool.restore_fileset(&name("copy"), &part("c1")).expect("nobody has it");
     free_all(&pool);
     receive(&pool, &later).expect("it goes on");

@@ -30,7 +30,7 @@ pub(super) struct InMemory {
     pub(super) cut: std::cell::Cell<Option<usize>>,
 }
 
-/// Returns random bits, others in each move, as outside of tests: no move takes another's snapshots
+/// Returns random bits, others in each move, as outside of tests: no move takes another's clones
 /// for its own.
 pub(super) fn draw() -> [u8; 32] {
     let drawn = DRAWN.fetch_add(1, Ordering::Relaxed);
@@ -231,11 +231,8 @@ fn a_fileset_moves_to_another_pool_with_all_that_it_is() {
     let after = info(&both.pools[1], "b").expect("it is there");
     let facts = |it: &FilesetInfo| (it.uuid, it.is_read_only, it.quota_bytes, it.inodes, it.moving);
     assert_eq!(facts(&after), facts(&before));
-    let snapshots = both.pools[1].filesets().expect("it can be read");
-    assert!(
-        snapshots.iter().all(|it| !it.is_snapshot || it.freed_permille.is_some()),
-        "{snapshots:?}"
-    );
+    let clones = both.pools[1].filesets().expect("it can be read");
+    assert!(clones.iter().all(|it| !it.is_clone || it.freed_permille.is_some()), "{clones:?}");
     let moved = both.close().expect("both are clean");
     assert_same(&content(&moved[1], "b"), &kept, "moved c0");
 
@@ -367,8 +364,8 @@ pub(super) fn judge_cuts_of_a_move(
 #[test]
 fn a_move_that_is_ended_at_any_step_goes_on() {
     let (images, kept) = filled();
-    use MoveStep::{Arrived, Copied, Deleted, LastSnapshot, Leaves, Settled, SnapshotTaken};
-    for last in [SnapshotTaken, Copied, Leaves, LastSnapshot, Arrived, Deleted, Settled] {
+    use MoveStep::{Arrived, Cloned, Copied, Deleted, LastCloned, Leaves, Settled};
+    for last in [Cloned, Copied, Leaves, LastCloned, Arrived, Deleted, Settled] {
         let both = Both::open([&images[0], &images[1]], false).expect("they open");
         let ended = both.with(None, &mut |step| step != last, |this, how| this.run(how));
         assert!(matches!(ended, Err(MoveError::Ended)), "{last:?}: {ended:?}");
@@ -405,18 +402,15 @@ fn a_fileset_on_its_way_is_used_by_nobody_and_a_move_can_be_given_up() {
     };
     until(MoveStep::Leaves);
     refused(source.delete_fileset(&name("a")));
-    refused(source.create_snapshot(&name("a"), &part("mine"), [3; 16]).map(drop));
+    refused(source.create_clone(&name("a"), &part("mine"), [3; 16]).map(drop));
     refused(source.create_fileset(&name("a/below"), &new_fileset(9)).map(drop));
     refused(source.change_fileset(&name("a"), &FilesetChange::default()));
     refused(target.hold_fileset(&name("b")).map(drop));
     assert!(open(&both.devices[0], Some("a")).is_err());
     both.with(None, &mut |_| true, |this, how| this.give_up(how)).expect("it has not arrived");
     assert_eq!((both.usable(), info(target, "b")), ([true, false], None));
-    let snapshots = source.filesets().expect("it can be read");
-    assert!(
-        snapshots.iter().all(|it| !it.is_snapshot || it.freed_permille.is_some()),
-        "{snapshots:?}"
-    );
+    let clones = source.filesets().expect("it can be read");
+    assert!(clones.iter().all(|it| !it.is_clone || it.freed_permille.is_some()), "{clones:?}");
 
     // One that has arrived keeps that until the other pool knows, whoever would delete it.
     until(MoveStep::Arrived);
@@ -431,9 +425,9 @@ fn a_fileset_on_its_way_is_used_by_nobody_and_a_move_can_be_given_up() {
     let why = |done: Result<(), MoveError>| done.expect_err("it can't move").to_string();
     assert!(why(both.run()).contains("no fileset a"), "it is gone");
     source.create_fileset(&name("a"), &new_fileset(8)).expect("there is room");
-    source.create_snapshot(&name("a"), &part("mine"), [4; 16]).expect("there is room");
-    assert!(why(both.run()).contains("a@mine"), "it has a snapshot");
-    source.delete_snapshot(&name("a"), &part("mine")).expect("nobody holds it");
+    source.create_clone(&name("a"), &part("mine"), [4; 16]).expect("there is room");
+    assert!(why(both.run()).contains("a@mine"), "it has a clone");
+    source.delete_clone(&name("a"), &part("mine")).expect("nobody holds it");
     free_all(source);
     let held = source.hold_fileset(&name("a")).expect("it is there");
     assert!(why(both.run()).contains("mounted or exported"), "it is used");
@@ -443,31 +437,31 @@ fn a_fileset_on_its_way_is_used_by_nobody_and_a_move_can_be_given_up() {
 }
 
 /// Goal: what a failed move has left at the source stops none that begins anew, also where it is
-/// finished; a snapshot of a user does, whenever he takes it and whatever he calls it.
+/// finished; a clone of a user does, whenever he takes it and whatever he calls it.
 #[test]
-fn a_move_deletes_what_another_has_left_and_no_snapshot_of_a_user() {
+fn a_move_deletes_what_another_has_left_and_no_clone_of_a_user() {
     let (images, kept) = filled();
     let both = Both::open([&images[0], &images[1]], false).expect("they open");
     let [source, target] = &both.pools;
-    both.run_until(MoveStep::SnapshotTaken);
-    both.run_until(MoveStep::SnapshotTaken);
+    both.run_until(MoveStep::Cloned);
+    both.run_until(MoveStep::Cloned);
     both.run_until(MoveStep::Leaves);
     both.with(None, &mut |_| true, |this, _| this.settle()).expect("it has not arrived");
     // An operator has given the copy up at the other pool alone.
     target.delete_fileset(&name("b")).expect("it has not arrived");
     assert_eq!(both.usable(), [true, false]);
 
-    let refused = |snapshot: &str| {
-        let taken = || source.create_snapshot(&name("a"), &part(snapshot), [5; 16]).map(drop);
+    let refused = |clone: &str| {
+        let taken = || source.create_clone(&name("a"), &part(clone), [5; 16]).map(drop);
         taken().expect("there is room");
-        let before = both.run().expect_err("it has a snapshot").to_string();
-        source.delete_snapshot(&name("a"), &part(snapshot)).expect("nobody holds it");
+        let before = both.run().expect_err("it has a clone").to_string();
+        source.delete_clone(&name("a"), &part(clone)).expect("nobody holds it");
         free_all(source);
         let on_step = &mut |step| step != MoveStep::Copied || taken().is_ok();
         let meanwhile = both.with(None, on_step, |this, how| this.run(how));
-        let meanwhile = meanwhile.expect_err("it has a snapshot").to_string();
-        assert_eq!(both.usable(), [true, false], "{snapshot}");
-        source.delete_snapshot(&name("a"), &part(snapshot)).expect("nobody holds it");
+        let meanwhile = meanwhile.expect_err("it has a clone").to_string();
+        assert_eq!(both.usable(), [true, false], "{clone}");
+        source.delete_clone(&name("a"), &part(clone)).expect("nobody holds it");
         free_all(source);
         [before, meanwhile]
     };
@@ -475,7 +469,7 @@ fn a_move_deletes_what_another_has_left_and_no_snapshot_of_a_user() {
         assert!(why.contains("a@move-before-upgrade"), "{why}");
     }
     let other = format!("move-{}-1", "ab".repeat(16));
-    source.create_snapshot(&name("a"), &part(&other), [6; 16]).expect("there is room");
+    source.create_clone(&name("a"), &part(&other), [6; 16]).expect("there is room");
     let why = both.run().expect_err("it is not of the move that has begun").to_string();
     assert!(why.contains(&other), "{why}");
     target.delete_fileset(&name("b")).expect("it has not arrived");
@@ -486,21 +480,21 @@ fn a_move_deletes_what_another_has_left_and_no_snapshot_of_a_user() {
     assert_same(&content(&both.close().expect("clean")[1], "b"), &kept, "moved c0");
 }
 
-/// Goal: nobody waits for a snapshot of a move to go that somebody holds: it is refused at once, by
-/// the snapshot and the hold; wherever the move is.
+/// Goal: nobody waits for a clone of a move to go that somebody holds: it is refused at once, by
+/// the clone and the hold; wherever the move is.
 #[test]
-fn a_snapshot_of_a_move_that_is_held_is_named_and_not_waited_for() {
+fn a_clone_of_a_move_that_is_held_is_named_and_not_waited_for() {
     let (images, kept) = filled();
     let both = Both::open([&images[0], &images[1]], false).expect("they open");
-    let snapshot_of = |pool: &Pool, of: &str| {
+    let clone_of = |pool: &Pool, of: &str| {
         let all = pool.filesets().expect("it can be read").into_iter();
-        let mut snapshots = all.filter(|it| it.is_snapshot && it.freed_permille.is_none());
-        let text = snapshots.find_map(|it| it.name.strip_prefix(of).map(str::to_owned));
+        let mut clones = all.filter(|it| it.is_clone && it.freed_permille.is_none());
+        let text = clones.find_map(|it| it.name.strip_prefix(of).map(str::to_owned));
         part(&text.expect("a move has taken one"))
     };
     let refused = |(pool, of): (&Pool, &str), gives_up: bool| {
-        let snapshot = snapshot_of(pool, &format!("{of}@"));
-        pool.set_hold((&name(of), &snapshot), &part("backup"), true).expect("it is there");
+        let clone = clone_of(pool, &format!("{of}@"));
+        pool.set_hold((&name(of), &clone), &part("backup"), true).expect("it is there");
         let mut waits = 0;
         let told = both.with(None, &mut |_| true, |this, how| {
             let mut wait = || {
@@ -517,13 +511,13 @@ fn a_snapshot_of_a_move_that_is_held_is_named_and_not_waited_for() {
             };
             if gives_up { this.give_up(how) } else { this.run(how) }
         });
-        let told = told.expect_err("a snapshot is held").to_string();
-        assert!(told.contains(snapshot.as_str()) && told.contains("held by backup"), "{told}");
+        let told = told.expect_err("a clone is held").to_string();
+        assert!(told.contains(clone.as_str()) && told.contains("held by backup"), "{told}");
         assert_eq!(waits, 0, "{told}");
-        pool.set_hold((&name(of), &snapshot), &part("backup"), false).expect("it is held");
+        pool.set_hold((&name(of), &clone), &part("backup"), false).expect("it is held");
     };
     let [source, target] = &both.pools;
-    both.run_until(MoveStep::SnapshotTaken);
+    both.run_until(MoveStep::Cloned);
     refused((source, "a"), false);
     both.run_until(MoveStep::Copied);
     refused((source, "a"), false);
@@ -575,7 +569,7 @@ fn a_source_of_another_name_is_not_taken_for_one_that_is_deleted() {
 fn what_arrives_can_be_deleted_where_it_is() {
     let (images, kept) = filled();
     let both = Both::open([&images[0], &images[1]], false).expect("they open");
-    both.run_until(MoveStep::LastSnapshot);
+    both.run_until(MoveStep::LastCloned);
     let durable = both.devices.clone().map(|device| device.durable_image());
     drop(both);
     let device = SimDevice::open(durable[1].clone(), SimOptions::default());
@@ -635,7 +629,7 @@ fn a_word_at_the_target_makes_no_second_fileset() {
 /// Goal: a fileset that gets another name while it moves arrives: the move goes by what it is.
 #[test]
 fn a_fileset_that_is_renamed_while_it_moves_arrives() {
-    for at in [MoveStep::SnapshotTaken, MoveStep::Copied] {
+    for at in [MoveStep::Cloned, MoveStep::Copied] {
         let (images, kept) = filled();
         let both = Both::open([&images[0], &images[1]], false).expect("they open");
         let rename = FilesetChange { name: Some(name("z")), ..FilesetChange::default() };

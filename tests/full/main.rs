@@ -1,11 +1,11 @@
 //! Full pools: whatever fills them, they can be emptied, and what `df` says is what fits.
 
 mod ahead;
+mod clones;
 mod freeing;
 mod promise;
 mod shape;
 mod short;
-mod snapshots;
 mod together;
 mod whiteout;
 

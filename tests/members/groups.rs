@@ -635,8 +635,8 @@ fn a_member_of_an_added_group_is_replaced() {
 }
 
 /// Goal: a fileset is made with the placement that is asked for, whatever the one above has, and
-/// what is made in it has that; it can be set elsewhere, snapshots and clones keep it, and one that
-/// no disk group serves is refused with nothing made. All of it is so after a power cut.
+/// what is made in it has that; it can be set elsewhere, clones and forks keep it, and one that no
+/// disk group serves is refused with nothing made. All of it is so after a power cut.
 #[test]
 fn a_fileset_has_the_placement_that_is_asked_for() {
     let devices = new_pool(Layout::Single, 1, 1, POOL_BYTES);
@@ -660,11 +660,11 @@ fn a_fileset_has_the_placement_that_is_asked_for() {
     assert_eq!(make("none", Some(Placement::Group(2))).err(), Some(FsError::Invalid));
     assert_eq!(make("none", Some(Placement::Striped)).err(), Some(FsError::Invalid));
     make("none", None).expect("nothing of it is there");
-    let snapshot = NamePart::new("monday").expect("a name");
-    pool.create_snapshot(&named("a"), &snapshot, [1; 16]).expect("there is room");
+    let clone = NamePart::new("monday").expect("a name");
+    pool.create_clone(&named("a"), &clone, [1; 16]).expect("there is room");
     let set = (Placement::Group(0), false);
     pool.set_placement(&named("a"), &[], set).expect("it is there");
-    pool.create_clone((&named("a"), &snapshot), &named("clone"), [77; 16]).expect("there is room");
+    pool.fork_clone((&named("a"), &clone), &named("fork"), [77; 16]).expect("there is room");
 
     let uuid = pool.hold_fileset(&named("a/b")).expect("it is there");
     let (root, new) = (pool.root_of(uuid).expect("held"), NewInode::new(FileKind::Regular, 0o644));
@@ -677,7 +677,7 @@ fn a_fileset_has_the_placement_that_is_asked_for() {
         for (name, placement) in [
             ("a", Placement::Group(0)),
             ("a@monday", Placement::Group(1)),
-            ("clone", Placement::Group(1)),
+            ("fork", Placement::Group(1)),
             ("a/b", Placement::Group(0)),
             ("a/b/c", Placement::Any),
             ("a/b/c/d", Placement::Any),

@@ -13,7 +13,7 @@ use storage::device::sim::{Image, SimDevice, SimOptions};
 use storage::volume::NewGroup;
 
 use super::groups::{check_all, content, goes_on, group_of, groups, labelled, new_pool};
-use super::removal::{finish, take_snapshot};
+use super::removal::{finish, take_clone};
 use super::{Devices, POOL_BYTES, cut_at, devices_of, get, open, put};
 
 const RAID5: Layout = Layout::Raid5 { unit_shift: UNIT_SHIFT_DEFAULT };
@@ -64,7 +64,7 @@ fn the_disk_group_that_had_the_metadata_goes() {
         let pool = open(&devices[..width]).unwrap_or_else(|error| panic!("{what}: {error}"));
         pool.tick().expect("nothing fails");
         write(&pool, 0..6);
-        take_snapshot(&pool, "c");
+        take_clone(&pool, "c");
         write(&pool, 3..9);
         let which: Vec<usize> = (width..width + more).collect();
         let number = pool

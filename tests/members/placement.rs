@@ -14,7 +14,7 @@ use storage::device::sim::{Image, SimDevice};
 use storage::device::{Purpose, RequestKind};
 
 use super::groups::{check_all, content, group_of, groups};
-use super::removal::{finish, take_snapshot};
+use super::removal::{finish, take_clone};
 use super::roles::{Spec, make};
 use super::{Devices, POOL_BYTES, devices_of, open, reopened};
 
@@ -189,8 +189,8 @@ fn a_file_goes_on_elsewhere_where_what_it_prefers_is_full() {
     check_all(&devices, "full");
 }
 
-/// Goal: what moves out of a disk group that leaves goes where its file prefers, with a snapshot
-/// that shares it; a preference for what is gone is followed by nobody, and hinders nobody.
+/// Goal: what moves out of a disk group that leaves goes where its file prefers, with a clone that
+/// shares it; a preference for what is gone is followed by nobody, and hinders nobody.
 #[test]
 fn what_leaves_a_disk_group_goes_where_its_file_prefers() {
     let (devices, pool) = three_singles();
@@ -201,7 +201,7 @@ fn what_leaves_a_disk_group_goes_where_its_file_prefers() {
         write(&pool, ino, &content(7, version, 10 * FILE_BYTES)).expect("there is room");
     }
     prefer(&pool, kept, "2").expect("it is there");
-    take_snapshot(&pool, "c");
+    take_clone(&pool, "c");
     write(&pool, stays, &content(7, 3, FILE_BYTES)).expect("there is room");
     pool.sync().expect("nothing fails");
     let before: Vec<u64> = groups(&pool).iter().map(|group| group.used_bytes).collect();

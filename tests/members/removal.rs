@@ -23,13 +23,13 @@ fn name(file: usize) -> String {
     format!("f{file}")
 }
 
-pub(super) fn take_snapshot(pool: &Pool, snapshot: &str) {
+pub(super) fn take_clone(pool: &Pool, clone: &str) {
     let part = |text: &str| NamePart::new(text).expect("a name");
     let fileset: FilesetName = "root".parse().expect("a name");
-    pool.create_snapshot(&fileset, &part(snapshot), [9; 16]).expect("there is room");
+    pool.create_clone(&fileset, &part(clone), [9; 16]).expect("there is room");
 }
 
-/// Returns a pool with two disk groups and files, some of which a snapshot shares, on both.
+/// Returns a pool with two disk groups and files, some of which a clone shares, on both.
 fn filled(layout: Layout, width: usize) -> (Devices, Pool) {
     let devices = new_pool(layout, width, width, 3 * POOL_BYTES);
     let pool = open(&devices[..width]).expect("it was closed");
@@ -39,7 +39,7 @@ fn filled(layout: Layout, width: usize) -> (Devices, Pool) {
     for file in 0..FILES {
         put(&pool, &name(file), &content(file, 1, FILE_BYTES)).expect("there is room");
     }
-    take_snapshot(&pool, "c");
+    take_clone(&pool, "c");
     for file in 0..FILES / 2 {
         put(&pool, &name(file), &content(file, 2, FILE_BYTES / 2)).expect("there is room");
     }
@@ -73,17 +73,17 @@ fn judge(pool: &Pool, what: &str) {
         assert!(get(pool, &name(file)) == Some(expected(file)), "{what}: file {file}");
     }
     let caller = Caller::root();
-    let snapshots = pool.lookup(&caller, pool.root(), b".snapshots").expect("it is always there");
-    let snapshot = pool.lookup(&caller, snapshots.ino, b"c").expect("it was taken");
+    let clones = pool.lookup(&caller, pool.root(), b".clones").expect("it is always there");
+    let clone = pool.lookup(&caller, clones.ino, b"c").expect("it was taken");
     for file in 0..FILES {
-        let attr = pool.lookup(&caller, snapshot.ino, name(file).as_bytes()).expect("it is there");
+        let attr = pool.lookup(&caller, clone.ino, name(file).as_bytes()).expect("it is there");
         let mut bytes = Vec::new();
         pool.read(&caller, attr.ino, 0, FILE_BYTES, &mut bytes).expect("it can be read");
-        assert!(bytes == content(file, 1, FILE_BYTES), "{what}: file {file} of the snapshot");
+        assert!(bytes == content(file, 1, FILE_BYTES), "{what}: file {file} of the clone");
     }
 }
 
-/// Goal: what lies on a disk group, also what a snapshot shares, is elsewhere when it is gone; its
+/// Goal: what lies on a disk group, also what a clone shares, is elsewhere when it is gone; its
 /// devices are blank, and the pool is what it was without it. It can be added again at once.
 #[test]
 fn a_disk_group_is_emptied_and_taken_out_and_can_come_back() {

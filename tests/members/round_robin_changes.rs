@@ -14,7 +14,7 @@ use storage::pool::read_superblock;
 use storage::volume::{Change, LaneError, Opening, Volume};
 
 use super::groups::{check_all, content, group_of, groups, labelled};
-use super::removal::{finish, take_snapshot};
+use super::removal::{finish, take_clone};
 use super::roles::make;
 use super::{Devices, POOL_BYTES, cut_at, devices_of, get, open, put, shared};
 
@@ -37,8 +37,8 @@ fn add(pool: &Pool, beside: usize, devices: &Devices, at: usize) -> Result<(), D
     pool.add_lane(beside, device, id)
 }
 
-/// Returns a pool with metadata on one device and files, some of which a snapshot shares, on three
-/// in turn; and blank devices behind those.
+/// Returns a pool with metadata on one device and files, some of which a clone shares, on three in
+/// turn; and blank devices behind those.
 fn filled(further: usize) -> (Devices, Pool) {
     let specs = [(Layout::Single, 1, false), (Layout::RoundRobin, WIDTH, true)];
     let (devices, made) = make(&specs, 2 * POOL_BYTES);
@@ -51,7 +51,7 @@ fn filled(further: usize) -> (Devices, Pool) {
     for file in 0..FILES {
         put(&pool, &name(file), &content(file, 1, FILE_BYTES)).expect("there is room");
     }
-    take_snapshot(&pool, "c");
+    take_clone(&pool, "c");
     for file in 0..FILES / 2 {
         put(&pool, &name(file), &content(file, 2, FILE_BYTES / 2)).expect("there is room");
     }
@@ -61,8 +61,8 @@ fn filled(further: usize) -> (Devices, Pool) {
 
 fn judge(pool: &Pool, what: &str) {
     let caller = Caller::root();
-    let snapshots = pool.lookup(&caller, pool.root(), b".snapshots").expect("it is always there");
-    let snapshot = pool.lookup(&caller, snapshots.ino, b"c").expect("it was taken");
+    let clones = pool.lookup(&caller, pool.root(), b".clones").expect("it is always there");
+    let clone = pool.lookup(&caller, clones.ino, b"c").expect("it was taken");
     for file in 0..FILES {
         let old = content(file, 1, FILE_BYTES);
         let mut expected = old.clone();
@@ -70,10 +70,10 @@ fn judge(pool: &Pool, what: &str) {
             expected[..FILE_BYTES / 2].copy_from_slice(&content(file, 2, FILE_BYTES / 2));
         }
         assert!(get(pool, &name(file)) == Some(expected), "{what}: file {file}");
-        let attr = pool.lookup(&caller, snapshot.ino, name(file).as_bytes()).expect("it is there");
+        let attr = pool.lookup(&caller, clone.ino, name(file).as_bytes()).expect("it is there");
         let mut bytes = Vec::new();
         pool.read(&caller, attr.ino, 0, FILE_BYTES, &mut bytes).expect("it can be read");
-        assert!(bytes == old, "{what}: file {file} of the snapshot");
+        assert!(bytes == old, "{what}: file {file} of the clone");
     }
 }
 
@@ -94,7 +94,7 @@ fn data_written(device: &SimDevice) -> u64 {
     device.counts().of(Purpose::Data, RequestKind::Write).bytes
 }
 
-/// Goal: what lies on a device of a round-robin is on the others when it is gone, in snapshots too;
+/// Goal: what lies on a device of a round-robin is on the others when it is gone, in clones too;
 /// nothing goes to it meanwhile; it is blank then. Another comes in its range, and files go to all
 /// in turn; so do they after an open.
 #[test]

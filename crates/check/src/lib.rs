@@ -117,8 +117,8 @@ pub(crate) struct Check<'run> {
     pub(crate) sweep: Sweep,
     /// Blocks that were claimed, and whose bytes are not verified yet.
     pub(crate) blocks_waiting: Vec<BlockWaiting>,
-    /// Whether it is a snapshot that is looked at.
-    pub(crate) is_snapshot: bool,
+    /// Whether it is a clone that is looked at.
+    pub(crate) is_clone: bool,
     /// Whether the page that is looked at, of a table or a directory, is no other fileset's too.
     pub(crate) is_own_page: bool,
     /// Whether some page that leads to others could not be used, so that what was found is not
@@ -221,7 +221,7 @@ pub fn run(device: SharedDevice, options: Options, progress: &mut dyn FnMut(Prog
         reader: Arc::new(Reader::new(device, geometry, pool_id)),
         options,
         report,
-        is_snapshot: false,
+        is_clone: false,
         is_own_page: true,
         is_incomplete: false,
         is_torn: false,

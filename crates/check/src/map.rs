@@ -4,10 +4,9 @@
 //! A fragment is followed only when it was claimed for the first time, so a map that leads back
 //! into itself ends, and the work is bounded by the fragments of the pool.
 //!
-//! A block that a snapshot holds as well was verified there, by the pointer that the snapshot has.
-//! Where the page with the pointer is the snapshot's too, that is the same pointer. Any other was
-//! written by itself, and may be wrong by itself: it is held against the bytes, as one to a new
-//! block is.
+//! A block that a clone holds as well was verified there, by the pointer that the clone has. Where
+//! the page with the pointer is the clone's too, that is the same pointer. Any other was written by
+//! itself, and may be wrong by itself: it is held against the bytes, as one to a new block is.
 
 use format::anode::{Anode, StorageMode};
 use format::fileset::Cursor;
@@ -321,8 +320,8 @@ impl<'run> Check<'run> {
         let block_bytes = 1 << shift;
         let fragment_shift = self.reader.geometry.fragment_shift;
         let reserved = u64::from(pointer.reserved_fragments(shift, fragment_shift));
-        // A snapshot reserves nothing: nobody writes to it.
-        self.space.fragments_reserved += if self.is_snapshot { 0 } else { reserved };
+        // A clone reserves nothing: nobody writes to it.
+        self.space.fragments_reserved += if self.is_clone { 0 } else { reserved };
         walk.walked.fragments += reserved;
         if pointer.stored().is_none() {
             return Claim::Refused;

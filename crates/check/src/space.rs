@@ -63,7 +63,7 @@ pub(crate) struct Space {
     pub(crate) fragments_reserved: u64,
     /// What filesets reserve.
     pub(crate) reservations_bytes: u64,
-    /// Of a fileset of a family that has snapshots.
+    /// Of a fileset of a family that has clones.
     pub(crate) shares: Option<Shares>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) type Held = BTreeMap<u32, Vec<u64>>;
 pub(crate) struct Shares {
     /// What was born in this epoch or before it, the parent holds too; 0: there is none.
     pub(crate) epoch: Epoch,
-    /// Of a snapshot: the epoch that took it, after which nothing of it was born.
+    /// Of a clone: the epoch that took it, after which nothing of it was born.
     pub(crate) taken_in: Option<Epoch>,
     /// Whether it is being freed, or received: what it has and nobody else is still in use.
     pub(crate) is_freed: bool,
@@ -287,7 +287,7 @@ impl Check<'_> {
         Claim::First
     }
 
-    /// Tells of what a fileset with snapshots holds whether its parent does, which was looked at
+    /// Tells of what a fileset with clones holds whether its parent does, which was looked at
     /// before it: that must be so of what was born before the parent was taken, and of nothing
     /// else.
     fn claim_shared(&mut self, pointer: &BlockPointer, subject: Subject) -> Claim {
@@ -300,8 +300,8 @@ impl Check<'_> {
             return Claim::Refused;
         }
         if shares.is_freed {
-            // What is younger than its parent is its own (a snapshot's may be its child's too).
-            if !self.is_snapshot && pointer.birth > shares.epoch {
+            // What is younger than its parent is its own (a clone's may be its child's too).
+            if !self.is_clone && pointer.birth > shares.epoch {
                 return Claim::First;
             }
             self.claim_rest(pointer);
@@ -316,7 +316,7 @@ impl Check<'_> {
                 (space.is_all_set(first, count), space.is_any_set(first, count))
             });
         if is_born_after {
-            let what = format!("a snapshot has {count} fragments of epoch {}", pointer.birth.0);
+            let what = format!("a clone has {count} fragments of epoch {}", pointer.birth.0);
             self.defect(DefectCode::FS013, subject, Some(place), what);
         }
         if is_born_before && has_all {
@@ -324,7 +324,7 @@ impl Check<'_> {
         }
         if is_born_before && is_whole && !has_any {
             let what =
-                format!("{count} fragments of epoch {}, and no snapshot has them", pointer.birth.0);
+                format!("{count} fragments of epoch {}, and no clone has them", pointer.birth.0);
             self.defect(DefectCode::FS011, subject, Some(place), what);
         }
         Claim::First

@@ -11,7 +11,6 @@ pub(crate) mod members;
 pub(crate) mod placement;
 pub(crate) mod quota;
 pub(crate) mod schedule;
-pub(crate) mod snapshot;
 pub(crate) mod top;
 pub(crate) mod transfer;
 pub(crate) mod tree;
@@ -57,9 +56,7 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Make, show, change, rename and delete the filesets of a pool
     Fileset(fileset::FilesetArgs),
-    /// Take snapshots of a fileset, show, hold and delete them
-    Snapshot(snapshot::SnapshotArgs),
-    /// Make a writable fileset of a snapshot
+    /// Take clones of a fileset (snapshots), show and delete them
     Clone(clone::CloneArgs),
     /// Export filesets of a served pool over the network, show and remove exports
     Export(export::ExportArgs),
@@ -67,7 +64,7 @@ pub(crate) enum Command {
     Quota(quota::QuotaArgs),
     /// Say which disk group the data of files and directories comes from, and show it
     Placement(placement::PlacementArgs),
-    /// Take snapshots and scrub by schedule, and delete snapshots that are more than are kept
+    /// Take clones and scrub by schedule, and delete clones that are more than are kept
     Schedule(schedule::ScheduleArgs),
     /// Send a test to all whom a server tells what happens to its pools
     Notify(schedule::NotifyArgs),
@@ -85,16 +82,16 @@ pub(crate) enum Command {
     Scrub(device::ScrubArgs),
     /// Discard the free space of a pool, as fstrim(8) does
     Trim(device::TrimArgs),
-    /// Show which paths two snapshots have differently, or a snapshot and its fileset
+    /// Show which paths two clones have differently, or a clone and its fileset
     Diff(transfer::DiffArgs),
-    /// Write a stream of a snapshot: whole, or what changed since an earlier one
+    /// Write a stream of a clone: whole, or what changed since an earlier one
     Send(transfer::SendArgs),
     /// Make a fileset of a stream, or its next state
     Receive(transfer::ReceiveArgs),
     /// Put a directory or a tar into a fileset
-    CopyIn(tree::CopyInArgs),
-    /// Write the files of a fileset or a snapshot into a directory or a tar
-    CopyOut(tree::CopyOutArgs),
+    Import(tree::ImportArgs),
+    /// Write the files of a fileset or a clone into a directory or a tar
+    ExportTree(tree::ExportTreeArgs),
     /// Show the jobs of a mounted pool, make them pause and go on
     Job(fileset::JobArgs),
     /// Verify a whole pool, changing nothing
@@ -128,8 +125,7 @@ impl Command {
             Command::Serve(args) => return args.pools.iter().map(PathBuf::as_path).collect(),
             Command::Status(args) => [args.of.as_deref(), None],
             Command::Fileset(args) => args.command.paths(),
-            Command::Snapshot(args) => [Some(args.command.path()), None],
-            Command::Clone(args) => args.command.paths(),
+            Command::Clone(args) => [Some(args.command.path()), None],
             Command::Export(args) => [Some(args.command.path()), None],
             Command::Quota(args) => [Some(args.command.path()), None],
             Command::Placement(args) => [Some(args.command.path()), None],
@@ -143,10 +139,10 @@ impl Command {
             Command::Scrub(args) => [Some(&*args.pool), None],
             Command::Trim(args) => [Some(&*args.pool), None],
             Command::Diff(args) => [Some(&*args.from), Some(&*args.to)],
-            Command::Send(args) => [Some(&*args.snapshot), None],
+            Command::Send(args) => [Some(&*args.clone), None],
             Command::Receive(args) => [Some(&*args.fileset), None],
-            Command::CopyIn(args) => [args.way(), Some(&*args.pool)],
-            Command::CopyOut(args) => [Some(&*args.pool), args.way()],
+            Command::Import(args) => [args.way(), Some(&*args.pool)],
+            Command::ExportTree(args) => [Some(&*args.pool), args.way()],
             Command::Job(args) => [Some(args.command.pool()), None],
             Command::Check(args) => [Some(&*args.device), None],
             Command::Dump(args) => [Some(&*args.device), None],
@@ -503,8 +499,8 @@ pub(crate) struct ExplainArgs {
 #[command(after_help = "Examples:\n  holdfast torture --seeds 1000\n  \
                         holdfast torture --seeds 100 --pools any\n  \
                         holdfast torture --seeds 1 --seed 4711     (one seed again)\n  \
-                        holdfast torture --snapshots --seeds 100      (beside the clients)\n  \
-                        holdfast torture --filesets --seeds 100    (clones and restores too)")]
+                        holdfast torture --clones --seeds 100      (beside the clients)\n  \
+                        holdfast torture --filesets --seeds 100    (forks and restores too)")]
 pub(crate) struct TortureArgs {
     /// How many seeds
     #[arg(long, default_value_t = 100)]
@@ -512,11 +508,11 @@ pub(crate) struct TortureArgs {
     /// The first of them
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Take and delete snapshots beside the clients
+    /// Take and delete clones beside the clients
     #[arg(long)]
-    pub(crate) snapshots: bool,
-    /// Pools with several filesets, of which snapshots and clones are made, restored and deleted
-    #[arg(long, conflicts_with_all = ["snapshots", "pools"])]
+    pub(crate) clones: bool,
+    /// Pools with several filesets, which are cloned, forked, restored and deleted
+    #[arg(long, conflicts_with_all = ["clones", "pools"])]
     pub(crate) filesets: bool,
     /// What pools lie on: single, mirror2, mirror3, raid5-3, raid5-4, raid5-5, several disk groups
     /// (as single-grows, raid5-3+mirror2), or any (each seed chooses). With members one of them
@@ -570,8 +566,8 @@ pub(crate) enum ProveAlphabet {
     Kinds,
     /// 8: one for each thing that a recovery puts together
     Core,
-    /// 10: these, and snapshots that are taken and deleted
-    Snapshots,
+    /// 10: these, and clones that are taken and deleted
+    Clones,
 }
 
 #[derive(Debug, Args)]
@@ -757,7 +753,7 @@ mod tests {
             "explain --device pool.hf --offset 10G",
             "torture --seeds 1000",
             "torture --seeds 1 --seed 7",
-            "torture --snapshots --seeds 10",
+            "torture --clones --seeds 10",
             "torture --filesets --seeds 10",
             "prove --bound 2",
             "prove --bound 2 --part 16/16",

@@ -227,8 +227,8 @@ pub struct OpenOptions {
     pub is_forced: bool,
     /// The fileset whose files are served; `None`: the first.
     pub fileset: Option<FilesetName>,
-    /// The snapshot of that fileset that is served, instead of its own files.
-    pub snapshot: Option<NamePart>,
+    /// The clone of that fileset that is served, instead of its own files.
+    pub clone: Option<NamePart>,
 }
 
 /// What to explain.
@@ -322,9 +322,9 @@ pub enum TortureOf {
     /// One fileset, and clients at work on it.
     #[default]
     Clients,
-    /// The same, and snapshots that are taken and deleted meanwhile.
-    Snapshots,
-    /// Several filesets with snapshots, clones and restores.
+    /// The same, and clones that are taken and deleted meanwhile.
+    Clones,
+    /// Several filesets with clones, forks and restores.
     Filesets,
 }
 
@@ -333,19 +333,19 @@ impl TortureOf {
     pub(crate) fn option(self) -> &'static str {
         match self {
             TortureOf::Clients => "",
-            TortureOf::Snapshots => "--snapshots ",
+            TortureOf::Clones => "--clones ",
             TortureOf::Filesets => "--filesets ",
         }
     }
 }
 
-/// What torture did with filesets and snapshots.
+/// What torture did with filesets and clones.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct FilesetCounts {
     /// Operations on them that were done.
     pub done: u64,
-    /// Snapshots that were taken.
-    pub snapshots: u64,
+    /// Clones that were taken.
+    pub clones: u64,
     /// Operations on them that were refused, as they should be.
     pub refused: u64,
     /// Answers that the pool is full, or a quota.
@@ -381,7 +381,7 @@ pub struct TortureReport {
     pub errors_told: u64,
     /// Operations that clients did.
     pub operations: u64,
-    /// What was done with filesets and snapshots, where that was asked for.
+    /// What was done with filesets and clones, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filesets: Option<FilesetCounts>,
     /// What was wrong. Empty: nothing.
@@ -424,8 +424,8 @@ pub enum ProveAlphabet {
     Kinds,
     /// So few that of three all workloads can be tried.
     Core,
-    /// These, and snapshots that are taken and deleted.
-    Snapshots,
+    /// These, and clones that are taken and deleted.
+    Clones,
 }
 
 /// What to prove.
@@ -496,13 +496,13 @@ pub trait OpenPool: Send + Sync {
     /// Returns the file system to mount. The same one each time.
     fn file_system(&self) -> Arc<dyn FileSystem>;
 
-    /// Opens one more fileset of the pool, or a snapshot of it, whose files are asked for like
-    /// those of the first, until it is given back as often as it was opened. `None`: the first
-    /// itself, which whoever opened the pool holds once.
+    /// Opens one more fileset of the pool, or a clone of it, whose files are asked for like those
+    /// of the first, until it is given back as often as it was opened. `None`: the first itself,
+    /// which whoever opened the pool holds once.
     fn hold_fileset(
         &self,
         name: Option<&FilesetName>,
-        snapshot: Option<&NamePart>,
+        clone: Option<&NamePart>,
     ) -> Result<FilesetUuid, BackendError>;
 
     /// Gives a fileset back: nothing more is asked of it, and no request is under way.

@@ -8,7 +8,7 @@
 //!
 //! Long: what may be asked, and what is told, is one list that people read.
 //!
-//! A kind of thing that is changed (filesets, snapshots, jobs) has variants of its own in
+//! A kind of thing that is changed (filesets, clones, jobs) has variants of its own in
 //! [`Request`], an answer in [`Answer`] if it lists, and a command that sends them.
 //!
 //! # Invariants
@@ -90,25 +90,25 @@ pub enum Request {
         /// Its name.
         name: String,
     },
-    /// Make a fileset that begins as a snapshot is.
-    CloneCreate {
-        /// The name of the fileset that the snapshot was taken of.
+    /// Make a fileset that begins as a clone is.
+    FilesetFork {
+        /// The name of the fileset that the clone was taken of.
         fileset: String,
-        /// The snapshot's own.
-        snapshot: String,
+        /// The clone's own.
+        clone: String,
         /// The new fileset's name.
         to: String,
     },
-    /// Make a fileset what its snapshot is. The younger snapshots are told.
+    /// Make a fileset what its clone is. The younger clones are told.
     FilesetRestore {
         /// The fileset's name.
         fileset: String,
-        /// The snapshot's own.
-        snapshot: String,
+        /// The clone's own.
+        clone: String,
     },
-    /// Give a clone the snapshots that it goes back to. Their new names are told.
+    /// Give a fork the clones that it goes back to. Their new names are told.
     FilesetPromote {
-        /// The clone's name.
+        /// The fork's name.
         name: String,
     },
     /// Take a fileset that is on its way to another pool to be here, and one that has come from
@@ -122,49 +122,49 @@ pub enum Request {
         /// Its name.
         name: String,
     },
-    /// Take a snapshot of a fileset: what it is like now.
-    SnapshotCreate {
+    /// Take a clone of a fileset: what it is like now.
+    CloneCreate {
         /// The fileset's name.
         fileset: String,
-        /// The snapshot's own.
-        snapshot: String,
+        /// The clone's own.
+        clone: String,
     },
-    /// Take snapshots of a fileset and of all below it, at one moment. Their names are told.
-    SnapshotCreateBelow {
+    /// Take clones of a fileset and of all below it, at one moment. Their names are told.
+    CloneCreateBelow {
         /// The fileset's name.
         fileset: String,
-        /// Each snapshot's own.
-        snapshot: String,
+        /// Each clone's own.
+        clone: String,
     },
-    /// Keep a snapshot from being deleted, or no longer.
-    SnapshotHold {
+    /// Keep a clone from being deleted, or no longer.
+    CloneHold {
         /// The fileset's name.
         fileset: String,
-        /// The snapshot's own.
-        snapshot: String,
+        /// The clone's own.
+        clone: String,
         /// By whom it is held.
         hold: String,
         /// Whether it is from now on.
         is_held: bool,
     },
-    /// Delete a snapshot. It is out of reach when this is answered.
-    SnapshotDelete {
+    /// Delete a clone. It is out of reach when this is answered.
+    CloneDelete {
         /// The fileset's name.
         fileset: String,
-        /// The snapshot's own.
-        snapshot: String,
+        /// The clone's own.
+        clone: String,
         /// What identifies it, as 32 hexadecimal digits: another of that name is refused. None:
         /// whichever has the name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uuid: Option<String>,
     },
-    /// How many bytes only this snapshot holds. Whoever changes its fileset waits for parts of
-    /// that, so it is for those who may change it.
-    SnapshotUnique {
+    /// How many bytes only this clone holds. Whoever changes its fileset waits for parts of that,
+    /// so it is for those who may change it.
+    CloneUnique {
         /// The fileset's name.
         fileset: String,
-        /// The snapshot's own.
-        snapshot: String,
+        /// The clone's own.
+        clone: String,
     },
     /// The devices.
     DeviceList {},
@@ -320,7 +320,7 @@ pub enum Request {
         /// 0: no longer than those of 250 ms are, which always are.
         lasts_ms: u64,
     },
-    /// Take snapshots of a fileset by schedule from now on, also when the server is started again.
+    /// Take clones of a fileset by schedule from now on, also when the server is started again.
     ScheduleSet {
         /// The fileset.
         fileset: String,
@@ -792,34 +792,34 @@ pub struct FilesetFacts {
     pub uuid: String,
     /// Size of blocks of new files.
     pub block_bytes: u64,
-    /// Whether it is a snapshot; its name is `a/b@monday` then.
+    /// Whether it is a clone; its name is `a/b@monday` then.
     #[serde(default)]
-    pub is_snapshot: bool,
-    /// Of a snapshot: by whom it is held; it can't be deleted then.
+    pub is_clone: bool,
+    /// Of a clone: by whom it is held; it can't be deleted then.
     #[serde(default)]
     pub holds: Vec<String>,
-    /// Of a snapshot: what needs it, so that it can't be deleted, and what to do.
+    /// Of a clone: what needs it, so that it can't be deleted, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needed_by: Option<String>,
-    /// Whether one of its family is being freed: its snapshots can't be deleted until that is done.
+    /// Whether one of its family is being freed: its clones can't be deleted until that is done.
     #[serde(default)]
     pub is_family_freed: bool,
-    /// How many snapshots it may have at most, clones of them among these; 0: not known.
+    /// How many clones it may have at most, forks of them among these; 0: not known.
     #[serde(default)]
-    pub snapshots_max: u64,
+    pub clones_max: u64,
     /// How many more of them there may be.
     #[serde(default)]
-    pub snapshots_left: u64,
+    pub clones_left: u64,
     /// Whether a stream to it broke off, or comes: nobody finds it.
     #[serde(default)]
     pub is_receiving: bool,
     /// `leaving` for another pool, `arriving` from one, or `arrived` from one that may not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<String>,
-    /// The snapshot that it goes back to: its own last one, or the one that it was cloned from.
+    /// The clone that it goes back to: its own last one, or the one that it was forked from.
     #[serde(default)]
     pub origin: Option<String>,
-    /// Of a snapshot, where that was asked for: bytes that it alone holds, which its deletion gives
+    /// Of a clone, where that was asked for: bytes that it alone holds, which its deletion gives
     /// back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unique_bytes: Option<u64>,
@@ -853,9 +853,9 @@ pub struct FilesetFacts {
 /// What a server uses a fileset for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UseFacts {
-    /// `mount`, `export`, or `copy-in` of a tree.
+    /// `mount`, `export`, or `import` of a tree.
     pub kind: String,
-    /// The directory, or the name of the export; of a copy-in empty.
+    /// The directory, or the name of the export; of an import empty.
     pub at: String,
 }
 
@@ -865,7 +865,7 @@ impl UseFacts {
         match self.kind.as_str() {
             "mount" => format!("mounted on {}", self.at),
             "export" => format!("exported as {}", self.at),
-            _ => "being copied into".to_owned(),
+            _ => "being imported into".to_owned(),
         }
     }
 
@@ -900,9 +900,9 @@ pub struct JobFacts {
     pub failure: Option<String>,
 }
 
-/// Returns `text` as a snapshot's own name, or why it is none.
-pub(crate) fn snapshot_of(text: &str) -> Result<NamePart, String> {
-    NamePart::new(text).map_err(|error| format!("{text}: {error}: name a snapshot as a/b@monday"))
+/// Returns `text` as a clone's own name, or why it is none.
+pub(crate) fn clone_of(text: &str) -> Result<NamePart, String> {
+    NamePart::new(text).map_err(|error| format!("{text}: {error}: name a clone as a/b@monday"))
 }
 
 /// Returns `text` as a fileset's name, or why it is none.
@@ -937,18 +937,13 @@ mod tests {
             Request::FilesetSet { name: name(), properties: Properties::default() },
             Request::FilesetRename { name: name(), to: "c".to_owned() },
             Request::FilesetDelete { name: name() },
-            Request::CloneCreate { fileset: name(), snapshot: name(), to: name() },
-            Request::FilesetRestore { fileset: name(), snapshot: name() },
+            Request::FilesetFork { fileset: name(), clone: name(), to: name() },
+            Request::FilesetRestore { fileset: name(), clone: name() },
             Request::FilesetPromote { name: name() },
             Request::FilesetHere { name: name() },
-            Request::SnapshotCreateBelow { fileset: name(), snapshot: name() },
-            Request::SnapshotHold {
-                fileset: name(),
-                snapshot: name(),
-                hold: name(),
-                is_held: true,
-            },
-            Request::SnapshotUnique { fileset: name(), snapshot: name() },
+            Request::CloneCreateBelow { fileset: name(), clone: name() },
+            Request::CloneHold { fileset: name(), clone: name(), hold: name(), is_held: true },
+            Request::CloneUnique { fileset: name(), clone: name() },
             Request::DeviceList {},
             Request::DeviceFail { device: "0".to_owned() },
             Request::DeviceClear { device: Some("0".to_owned()) },

@@ -68,7 +68,7 @@ pub(crate) struct Kept {
     /// The identity of the pool with the file that it is about, as in the list of pools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pool: Option<String>,
-    /// The fileset or snapshot with the file that it is about.
+    /// The fileset or clone with the file that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fileset: Option<String>,
     /// The path of the file that it is about, where that is known.

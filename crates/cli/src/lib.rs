@@ -23,7 +23,6 @@ mod fuzz;
 mod holders;
 mod mounts;
 mod named;
-mod old_words;
 mod output;
 mod patience;
 mod places;
@@ -51,11 +50,6 @@ use output::Output;
 /// Runs the program with `arguments` (without its name) and returns its exit code.
 #[must_use]
 pub fn run(arguments: &[OsString], backend: &dyn Backend, relaunch: &Relaunch) -> u8 {
-    if let Some(cause) = old_words::refusal(arguments) {
-        let is_json = arguments.iter().any(|it| it == "--json");
-        Output::new(is_json).failure(&anyhow::Error::msg(cause), exit::USAGE);
-        return exit::USAGE;
-    }
     let with_name = std::iter::once(OsString::from("holdfast")).chain(arguments.iter().cloned());
     let parsed = match Arguments::try_parse_from(with_name) {
         Ok(parsed) => parsed,
@@ -105,13 +99,12 @@ fn dispatch(
         Command::Trim(args) => command::trim::run(args, backend, output),
         Command::Device(args) => command::device::run(args, backend, output),
         Command::Group(args) => command::group::run(args, backend, output),
-        Command::Snapshot(args) => command::snapshot::run(args, backend, output),
         Command::Clone(args) => command::clone::run(args, backend, output),
         Command::Export(args) => command::export::run(args, backend, output),
         Command::Reload(args) => command::export::reload(args, backend, output),
         Command::Diff(args) => command::diff::run(args, backend, output),
-        Command::CopyIn(args) => command::tree::copy_in(args, backend, output),
-        Command::CopyOut(args) => command::tree::copy_out(args, backend, output),
+        Command::Import(args) => command::tree::import(args, backend, output),
+        Command::ExportTree(args) => command::tree::export(args, backend, output),
         Command::Quota(args) => command::quota::run(args, backend, output),
         Command::Placement(args) => command::placement::run(args, backend, output),
         Command::Schedule(args) => command::schedule::run(args, backend, output),

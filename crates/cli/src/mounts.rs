@@ -45,7 +45,7 @@ pub(crate) use self::counted::sum;
 pub(crate) use self::leaving::Closing;
 pub(crate) use self::remount::RemountSpec;
 use crate::backend::OpenPool;
-use crate::control::{Peer, name_of, snapshot_of};
+use crate::control::{Peer, clone_of, name_of};
 use crate::exit::UsageError;
 use crate::status::{self, Answer};
 use crate::transfer::{pass_descriptor, take_descriptor};
@@ -82,8 +82,8 @@ const DRAIN_TIME: Duration = Duration::from_secs(20);
 pub(crate) struct MountSpec {
     /// The fileset; `None`: the one that the pool was opened with.
     pub(crate) fileset: Option<String>,
-    /// A snapshot of it.
-    pub(crate) snapshot: Option<String>,
+    /// A clone of it.
+    pub(crate) clone: Option<String>,
     /// Where, in the namespace of whoever asks: any bytes.
     pub(crate) directory: Vec<u8>,
     /// Options as mount(8) has them.
@@ -100,7 +100,7 @@ pub(crate) struct MountSpec {
 impl MountSpec {
     /// Refuses what is longer than anybody needs.
     pub(crate) fn check_lengths(&self) -> Result<(), String> {
-        let names = [self.fileset.as_deref(), self.snapshot.as_deref(), Some(&self.options)];
+        let names = [self.fileset.as_deref(), self.clone.as_deref(), Some(&self.options)];
         let is_long = names.into_iter().flatten().any(|words| words.len() > WORDS_BYTES_MAX);
         if is_long || self.directory.len() > DIRECTORY_BYTES_MAX {
             return Err("the names and options of a mount are too long".to_owned());
@@ -115,7 +115,7 @@ impl MountSpec {
     pub(crate) fn plain(fileset: Option<&str>, directory: &Path) -> MountSpec {
         MountSpec {
             fileset: fileset.map(str::to_owned),
-            snapshot: None,
+            clone: None,
             directory: directory.as_os_str().as_bytes().to_vec(),
             options: String::new(),
             threads: 1,
@@ -397,7 +397,7 @@ impl Mounts {
         let shown = self.path.display();
         let wrong = |cause: String| anyhow::anyhow!("{shown}: {cause}");
         let name = spec.fileset.as_deref().map(name_of).transpose().map_err(wrong)?;
-        let snapshot = spec.snapshot.as_deref().map(snapshot_of).transpose().map_err(wrong)?;
+        let clone = spec.clone.as_deref().map(clone_of).transpose().map_err(wrong)?;
         let mut options = MountOptions::new(&self.path.to_string_lossy());
         options.apply(&spec.options)?;
         let is_read_only = self.pool.status()["is_read_only"] == true;
@@ -410,7 +410,7 @@ impl Mounts {
         let directory = PathBuf::from(OsString::from_vec(spec.directory.clone()));
         check_shared(&options)?;
         let how = use_of(&options, &directory);
-        let claim = self.claim(name.as_ref(), snapshot.as_ref(), &how);
+        let claim = self.claim(name.as_ref(), clone.as_ref(), &how);
         let claim = claim.map_err(|error| match maker {
             Maker::Administrator(_) => anyhow::Error::from(error),
             // It names what others have mounted and exported.
@@ -458,10 +458,9 @@ impl Mounts {
         let directory = OsString::from_vec(spec.directory.clone());
         let (who, result) =
             (format!("user {}", maker.peer().uid), refusal.unwrap_or_else(|| "done".to_owned()));
-        let MountSpec { fileset, snapshot, options, .. } = spec;
+        let MountSpec { fileset, clone, options, .. } = spec;
         tracing::info!(
-            target: "holdfast::audit",
-            who, ?directory, ?fileset, ?snapshot, ?options, result, "mount"
+            target: "holdfast::audit", who, ?directory, ?fileset, ?clone, ?options, result, "mount"
         );
     }
 
@@ -676,7 +675,7 @@ mod tests {
         assert_eq!(set(MAKER), (None, CpuLatency::On, (THREADS_MAX, POLL_TIME_MAX)));
     }
 
-    /// Goal: a fileset is used by one mount, or by exports and copy-ins, and by nobody else until
+    /// Goal: a fileset is used by one mount, or by exports and imports, and by nobody else until
     /// they have gone (UF1, UF2); a name that is none, and a pool that closes, are told.
     #[test]
     fn a_fileset_has_one_mount_or_others() {
@@ -692,38 +691,35 @@ mod tests {
         let mount = || Use::Mount(PathBuf::from("/mnt"));
         let claim = mounts.uses.claim(None, None, mount()).expect("it is free");
         refused(export(), "unmount /mnt");
-        refused(Use::CopyIn, "mounted on /mnt");
+        refused(Use::Import, "mounted on /mnt");
         let again = mounts.take_over(&there, &spec(Some("root")), MAKER).expect_err("one mount");
         assert!(again.to_string().contains("fileset root: it is mounted on /mnt"), "{again}");
         drop(claim);
-        let both = [export(), Use::CopyIn, export()].map(|how| mounts.uses.claim(None, None, how));
+        let both = [export(), Use::Import, export()].map(|how| mounts.uses.claim(None, None, how));
         refused(mount(), "exported as /x");
         drop(both);
         let shared = || Use::SharedMount(PathBuf::from("/shared"));
-        let all = [shared(), export(), Use::CopyIn, shared()];
+        let all = [shared(), export(), Use::Import, shared()];
         let both = all.map(|how| mounts.uses.claim(None, None, how));
         assert!(both.iter().all(Result::is_ok), "they tell each other");
         refused(mount(), "mount it with --shared here too");
         drop(both);
-        let copying = mounts.uses.claim(None, None, Use::CopyIn).expect("it is free");
-        refused(mount(), "a tree is being copied into it");
-        drop(copying);
+        let import = mounts.uses.claim(None, None, Use::Import).expect("it is free");
+        refused(mount(), "a tree is being imported");
+        drop(import);
         drop(mounts.uses.claim(None, None, mount()).expect("it is free again"));
         let ask = |request: Request| {
             let checked = mounts.uses.check(&request);
             checked.and_then(|()| pool.control(&request, Peer::own()))
         };
-        let (fileset, snapshot) = ("root".to_owned(), "c".to_owned());
-        let (of, own) = (fileset.clone(), snapshot.clone());
-        let delete = Request::SnapshotDelete { fileset: of, snapshot: own, uuid: None };
-        ask(Request::SnapshotCreate { fileset, snapshot }).expect("there is room");
+        let (fileset, clone) = ("root".to_owned(), "c".to_owned());
+        let (of, own) = (fileset.clone(), clone.clone());
+        let delete = Request::CloneDelete { fileset: of, clone: own, uuid: None };
+        ask(Request::CloneCreate { fileset, clone }).expect("there is room");
         let (name, own) = ("root".parse().expect("a name"), NamePart::new("c").expect("a name"));
         let claim = mounts.uses.claim(Some(&name), Some(&own), mount()).expect("it is free");
         let told = ask(delete.clone()).expect_err("it is mounted").to_string();
-        assert!(
-            told.contains("snapshot root@c: it is mounted on /mnt: `holdfast unmount"),
-            "{told}"
-        );
+        assert!(told.contains("clone root@c: it is mounted on /mnt: `holdfast unmount"), "{told}");
         drop(claim);
         ask(delete).expect("nobody uses it");
         let missing = mounts.take_over(&there, &spec(Some("b")), MAKER).expect_err("there is none");

@@ -1,8 +1,8 @@
-//! What a user names: a pool, a fileset in it, or a snapshot of that.
+//! What a user names: a pool, a fileset in it, or a clone of that.
 //!
 //! They are written `POOL`, `POOL:a/b` and `POOL:a/b@monday`. What exists as a path is a pool,
 //! whatever colons it has; anything else is split at its last colon. The directory of a mount
-//! stands for its fileset, so `DIRECTORY@monday` is a snapshot of that.
+//! stands for its fileset, so `DIRECTORY@monday` is a clone of that.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -22,8 +22,8 @@ pub(crate) struct Named {
     pub(crate) pool: PathBuf,
     /// The fileset; `None`: the argument names only the pool.
     pub(crate) fileset: Option<FilesetName>,
-    /// A snapshot of that fileset.
-    pub(crate) snapshot: Option<NamePart>,
+    /// A clone of that fileset.
+    pub(crate) clone: Option<NamePart>,
 }
 
 impl Named {
@@ -37,7 +37,7 @@ impl Named {
         of_mount.map_or_else(|| Named::split(argument, is_path), Ok)
     }
 
-    /// Returns the snapshot that `DIRECTORY@monday` names, if there is such a directory.
+    /// Returns the clone that `DIRECTORY@monday` names, if there is such a directory.
     fn of_mount(argument: &Path) -> Result<Option<Named>, UsageError> {
         let bytes = argument.as_os_str().as_bytes();
         let Some(at) = bytes.iter().rposition(|&byte| byte == b'@') else { return Ok(None) };
@@ -47,18 +47,18 @@ impl Named {
         }
         let refused = |cause: &dyn Display| {
             let argument = argument.display();
-            UsageError::new(format!("{argument}: {cause}: name a snapshot as DIRECTORY@monday"))
+            UsageError::new(format!("{argument}: {cause}: name a clone as DIRECTORY@monday"))
         };
         let name = std::str::from_utf8(&bytes[at + 1..]);
         let name = name.map_err(|_| refused(&"the name is not UTF-8"))?;
-        let snapshot = NamePart::new(name).map_err(|error| refused(&error))?;
-        Ok(Some(Named { pool: directory.to_owned(), fileset: None, snapshot: Some(snapshot) }))
+        let clone = NamePart::new(name).map_err(|error| refused(&error))?;
+        Ok(Some(Named { pool: directory.to_owned(), fileset: None, clone: Some(clone) }))
     }
 
-    /// Returns what `argument` names where that may be no snapshot: `cause` is why not.
-    pub(crate) fn of_no_snapshot(argument: &Path, cause: &str) -> Result<Named, UsageError> {
+    /// Returns what `argument` names where that may be no clone: `cause` is why not.
+    pub(crate) fn of_no_clone(argument: &Path, cause: &str) -> Result<Named, UsageError> {
         let named = Named::of(argument)?;
-        match named.snapshot {
+        match named.clone {
             Some(_) => Err(UsageError::new(format!("{}: {cause}", argument.display()))),
             None => Ok(named),
         }
@@ -74,7 +74,7 @@ impl Named {
         let bytes = argument.as_os_str().as_bytes();
         let colon = bytes.iter().rposition(|&byte| byte == b':').filter(|_| !is_path);
         let Some(colon) = colon else {
-            return Ok(Named { pool: argument.to_owned(), fileset: None, snapshot: None });
+            return Ok(Named { pool: argument.to_owned(), fileset: None, clone: None });
         };
         let refused = |cause: &dyn Display| {
             let argument = argument.display();
@@ -85,14 +85,14 @@ impl Named {
             return Err(refused(&"there is no pool before the colon"));
         }
         let name = std::str::from_utf8(name).map_err(|_| refused(&"the name is not UTF-8"))?;
-        let (fileset, snapshot) = match name.split_once('@') {
-            Some((fileset, snapshot)) => (fileset, Some(snapshot)),
+        let (fileset, clone) = match name.split_once('@') {
+            Some((fileset, clone)) => (fileset, Some(clone)),
             None => (name, None),
         };
         let fileset = fileset.parse().map_err(|error| refused(&error))?;
-        let snapshot = snapshot.map(NamePart::new).transpose().map_err(|error| refused(&error))?;
+        let clone = clone.map(NamePart::new).transpose().map_err(|error| refused(&error))?;
         let pool = OsStr::from_bytes(pool).into();
-        Ok(Named { pool, fileset: Some(fileset), snapshot })
+        Ok(Named { pool, fileset: Some(fileset), clone })
     }
 }
 
@@ -120,8 +120,8 @@ pub(crate) fn source_of(pool: &Path, named: &Named) -> String {
     if let Some(fileset) = &named.fileset {
         source += &format!(":{fileset}");
     }
-    if let Some(snapshot) = &named.snapshot {
-        source += &format!("@{}", snapshot.as_str());
+    if let Some(clone) = &named.clone {
+        source += &format!("@{}", clone.as_str());
     }
     source
 }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn an_argument_is_split_at_its_last_colon_unless_it_is_a_path() {
-        for (argument, is_path, pool, fileset, snapshot) in [
+        for (argument, is_path, pool, fileset, clone) in [
             ("pool.hf", true, "pool.hf", None, None),
             ("missing.hf", false, "missing.hf", None, None),
             ("a:b", true, "a:b", None, None),
@@ -144,15 +144,15 @@ mod tests {
             assert_eq!(named.pool, Path::new(pool), "{argument}");
             let found = named.fileset.map(|name| name.to_string());
             assert_eq!(found.as_deref(), fileset, "{argument}");
-            assert_eq!(named.snapshot.as_ref().map(NamePart::as_str), snapshot, "{argument}");
+            assert_eq!(named.clone.as_ref().map(NamePart::as_str), clone, "{argument}");
         }
     }
 
     #[test]
-    fn a_directory_stands_for_the_fileset_whose_snapshot_is_named() {
+    fn a_directory_stands_for_the_fileset_whose_clone_is_named() {
         let named = Named::of("/@monday".as_ref()).expect("it is well formed");
         assert_eq!((named.pool.as_path(), named.fileset), (Path::new("/"), None));
-        assert_eq!(named.snapshot.as_ref().map(NamePart::as_str), Some("monday"));
+        assert_eq!(named.clone.as_ref().map(NamePart::as_str), Some("monday"));
         let refused = Named::of("/@x:y".as_ref()).map(|it| it.pool);
         assert!(refused.is_err_and(|it| it.to_string().contains("DIRECTORY@monday")));
         let long = format!("/p.hf:{}", "a".repeat(300));

@@ -47,7 +47,7 @@ pub(crate) struct Grant {
 /// What may be mounted where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mountable {
-    /// Names of filesets; their snapshots too, for those are in `.snapshots` of what is mounted.
+    /// Names of filesets; their clones too, for those are in `.clones` of what is mounted.
     pub(crate) filesets: Vec<String>,
     /// These directories, and those below them.
     pub(crate) directories: Vec<PathBuf>,

@@ -27,7 +27,7 @@ pub(crate) fn lines(pool: &Value) -> Vec<(&'static str, String)> {
     lines.extend(space(&pool["space"]).map(|space| ("space", space)));
     lines.extend(growth(&pool["growth"]).map(|growth| ("grow", growth)));
     lines.extend(nfs(&pool["nfs"]).map(|nfs| ("nfs", nfs)));
-    lines.extend(schedules(&pool["schedules"]).map(|stays| ("snapshots by schedule", stays)));
+    lines.extend(schedules(&pool["schedules"]).map(|stays| ("clones by schedule", stays)));
     lines.extend(mended(&pool["mended"]).map(|mended| ("mended", mended)));
     lines.extend(jobs(&pool["jobs"]).map(|job| ("job", job)));
     lines.extend(doing(pool).map(|doing| ("now", doing)));
@@ -239,7 +239,7 @@ mod tests {
         pool["growth"] = json!({ "more_bytes": 1 << 30, "command": "holdfast device grow /d" });
         let grow = "1G more, for its devices are longer than what it uses: holdfast device grow /d";
         assert_eq!(line(&pool, "grow"), grow);
-        let by_schedule = "snapshots by schedule";
+        let by_schedule = "clones by schedule";
         pool["schedules"] = json!({ "filesets": 2, "stays": [] });
         assert_eq!(line(&pool, by_schedule), "");
         pool["schedules"]["stays"] = json!(["a@x: it is held by me", "3 more"]);

@@ -48,24 +48,24 @@ const DESCRIPTOR_MARK: [u8; 1] = [b'.'];
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Transfer {
-    /// A line of JSON for each path that a snapshot and another node have differently.
+    /// A line of JSON for each path that a clone and another node have differently.
     Diff {
-        /// The fileset of the snapshot.
+        /// The fileset of the clone.
         fileset: String,
-        /// The snapshot's own name.
+        /// The clone's own name.
         from: String,
         /// The fileset of the other node.
         to_fileset: String,
-        /// The snapshot of that; `None`: the fileset itself, as it is now.
+        /// The clone of that; `None`: the fileset itself, as it is now.
         to: Option<String>,
     },
-    /// A stream of a snapshot.
+    /// A stream of a clone.
     Send {
         /// Its fileset.
         fileset: String,
         /// Its own name.
-        snapshot: String,
-        /// An earlier snapshot that whoever receives has; `None`: nothing.
+        clone: String,
+        /// An earlier clone that whoever receives has; `None`: nothing.
         from: Option<String>,
         /// Where an earlier stream broke off.
         resume: Option<String>,
@@ -92,12 +92,12 @@ pub enum Transfer {
         gives_up: bool,
     },
     /// Put a tree of files into a fileset.
-    CopyIn {
+    Import {
         /// Which.
         tree: TreeSpec,
     },
-    /// Write files of a fileset, or of a snapshot, into a tree.
-    CopyOut {
+    /// Write files of a fileset, or of a clone, into a tree.
+    ExportTree {
         /// Which.
         tree: TreeSpec,
     },
@@ -109,8 +109,8 @@ pub enum Transfer {
 pub struct TreeSpec {
     /// The fileset.
     pub fileset: String,
-    /// A snapshot of it.
-    pub snapshot: Option<String>,
+    /// A clone of it.
+    pub clone: Option<String>,
     /// The directory in it, any bytes.
     pub path: Vec<u8>,
     /// Whether the descriptor is a tar.
@@ -133,10 +133,10 @@ impl Transfer {
         if let Transfer::Receive { fileset, is_dry_run: false, .. } = self {
             mounts.uses.check_replaced(fileset)?;
         }
-        let Transfer::CopyIn { tree } = self else { return Ok(None) };
+        let Transfer::Import { tree } = self else { return Ok(None) };
         // What is no name is told by the transfer itself.
         let Ok(name) = name_of(&tree.fileset) else { return Ok(None) };
-        mounts.uses.claim(Some(&name), None, Use::CopyIn).map(Some)
+        mounts.uses.claim(Some(&name), None, Use::Import).map(Some)
     }
 }
 
@@ -281,7 +281,7 @@ mod tests {
         let from = || "monday".to_owned();
         let tree = TreeSpec {
             fileset: name(),
-            snapshot: None,
+            clone: None,
             path: b"/\xff".to_vec(),
             is_archive: true,
             threads: 4,
@@ -290,11 +290,11 @@ mod tests {
         };
         vec![
             Transfer::Diff { fileset: name(), from: from(), to_fileset: name(), to },
-            Transfer::Send { fileset: name(), snapshot: from(), from: None, resume: Some(from()) },
+            Transfer::Send { fileset: name(), clone: from(), from: None, resume: Some(from()) },
             Transfer::Receive { fileset: name(), is_dry_run: true, discards_partial: false },
             Transfer::Move { fileset: name(), pool: "/p".into(), to: from(), gives_up: true },
-            Transfer::CopyIn { tree: tree.clone() },
-            Transfer::CopyOut { tree },
+            Transfer::Import { tree: tree.clone() },
+            Transfer::ExportTree { tree },
         ]
     }
 

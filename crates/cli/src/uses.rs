@@ -2,12 +2,12 @@
 //!
 //! The kernel keeps for ever what it knows of a fileset that is mounted alone, so nobody else may
 //! change what is in it (decision 0075). A fileset that is exported over the network may have an
-//! copy-in, for its clients ask again. One that is mounted to be shared may have more mounts of that
-//! kind, exports and copy-ins: they tell each other (decision 0077).
+//! import, for its clients ask again. One that is mounted to be shared may have more mounts of that
+//! kind, exports and imports: they tell each other (decision 0077).
 //!
 //! A fileset may move to another pool of the server while it is used (decision 0082). Then its uses
-//! go along: they are those of a *seat*, which knows where it is. A snapshot, and the fileset that
-//! a pool was opened with, do not move, and have none.
+//! go along: they are those of a *seat*, which knows where it is. A clone, and the fileset that a
+//! pool was opened with, do not move, and have none.
 //!
 //! # Invariants
 //!
@@ -43,7 +43,7 @@ pub(crate) enum Use {
     /// Clients of a network reach it by this name.
     Export(String),
     /// A tree is written into it.
-    CopyIn,
+    Import,
 }
 
 impl Use {
@@ -51,7 +51,7 @@ impl Use {
     fn goes_with(&self, other: &Use) -> bool {
         match (self, other) {
             (Use::Mount(_), _) | (_, Use::Mount(_)) => false,
-            (Use::SharedMount(_) | Use::Export(_) | Use::CopyIn, _) => true,
+            (Use::SharedMount(_) | Use::Export(_) | Use::Import, _) => true,
         }
     }
 
@@ -61,7 +61,7 @@ impl Use {
                 ("mount", directory.display().to_string())
             }
             Use::Export(name) => ("export", name.clone()),
-            Use::CopyIn => ("copy-in", String::new()),
+            Use::Import => ("import", String::new()),
         };
         UseFacts { kind: kind.to_owned(), at }
     }
@@ -86,8 +86,8 @@ impl Use {
                 "it is exported as {name}, and a mount would not see what its clients change: \
                  mount it with --shared, or remove the export first"
             ),
-            Use::CopyIn => {
-                "a tree is being copied into it: wait until that has ended, or mount it with \
+            Use::Import => {
+                "a tree is being imported into it: wait until that has ended, or mount it with \
                  --shared"
                     .to_owned()
             }
@@ -177,17 +177,17 @@ impl Uses {
         })
     }
 
-    /// Uses a fileset, or a snapshot of it; `None`: the one that the pool was opened with.
+    /// Uses a fileset, or a clone of it; `None`: the one that the pool was opened with.
     pub(crate) fn claim(
         self: &Arc<Uses>,
         name: Option<&FilesetName>,
-        snapshot: Option<&NamePart>,
+        clone: Option<&NamePart>,
         how: Use,
     ) -> Result<Claim, BackendError> {
         let main = self.pool.file_system().main_fileset();
-        let fileset = self.pool.hold_fileset(name, snapshot)?;
+        let fileset = self.pool.hold_fileset(name, clone)?;
         // From here on it is given back, whatever comes.
-        let of = if snapshot.is_none() && fileset != main {
+        let of = if clone.is_none() && fileset != main {
             Of::Seat(self.take_seat(fileset)?)
         } else {
             Of::Pool(Arc::clone(self))
@@ -370,11 +370,11 @@ impl Fronts for SeatFronts<'_> {
 }
 
 impl Uses {
-    /// Refuses to delete a fileset or a snapshot that is used, and to put another content in its
+    /// Refuses to delete a fileset or a clone that is used, and to put another content in its
     /// place, by what uses it. Another request may go on.
     pub(crate) fn check(&self, request: &Request) -> Result<(), BackendError> {
-        if let Request::SnapshotDelete { fileset, snapshot, .. } = request {
-            self.check_unused("snapshot", &format!("{fileset}@{snapshot}"), "")
+        if let Request::CloneDelete { fileset, clone, .. } = request {
+            self.check_unused("clone", &format!("{fileset}@{clone}"), "")
         } else if let Request::FilesetDelete { name } = request {
             self.check_unused("fileset", name, "")
         } else if let Request::FilesetRestore { fileset, .. } = request {
@@ -509,11 +509,11 @@ mod tests {
     use crate::transfer::{Transfer, TreeSpec};
     use crate::wiring::EngineBackend;
 
-    /// Goal: what a copy-in changes the mounts of its fileset are told, and no others (SH1): of the
-    /// fileset that the pool was opened with, and of one that may move. Method: a file is copied in,
+    /// Goal: what an import changes the mounts of its fileset are told, and no others (SH1): of the
+    /// fileset that the pool was opened with, and of one that may move. Method: a file is imported,
     /// and another in its place.
     #[test]
-    fn a_copy_in_tells_the_mounts_of_its_fileset() {
+    fn an_import_tells_the_mounts_of_its_fileset() {
         let pool = EngineBackend.open_in_memory(16 << 20).expect("there is memory");
         let properties = Properties::default();
         let create = Request::FilesetCreate { name: "a".to_owned(), properties };
@@ -531,36 +531,36 @@ mod tests {
                 let root = mount.file_system().root_of(mount.fileset()).expect("it is held");
                 mount.shares().join(root)
             });
-            let copying = |content: &str| {
+            let import = |content: &str| {
                 fs::write(tree.join("file"), content).expect("there is room");
                 let spec = TreeSpec {
                     fileset: fileset.to_owned(),
-                    snapshot: None,
+                    clone: None,
                     path: b"/".to_vec(),
                     is_archive: false,
                     threads: 1,
                     verifies: true,
                     rules: crate::tree::Rules::default(),
                 };
-                let claim = claim(fileset, Use::CopyIn);
+                let claim = claim(fileset, Use::Import);
                 let mut file = File::open(&tree).expect("it is there");
-                let request = Transfer::CopyIn { tree: spec };
+                let request = Transfer::Import { tree: spec };
                 let fronts = Some(claim.outside());
                 let done =
                     pool.transfer(&request, Peer::own(), &mut file, fronts, &mut |_, _| true);
                 done.expect("there is room");
             };
-            copying("one");
+            import("one");
             let fs = mounts[0].file_system();
             let root = fs.root_of(mounts[0].fileset()).expect("it is held");
-            let found = fs.lookup(&Caller::root(), root, b"file").expect("it was copied in");
+            let found = fs.lookup(&Caller::root(), root, b"file").expect("it was imported");
             fs.forget(found.ino, 1);
             let before = viewers[0].told().waiting;
             assert!(before >= 2, "{fileset}: the directory and the file have changed: {before}");
-            copying("another");
+            import("another");
             assert!(!viewers[0].lets_open(found.ino, 7), "{fileset}: the name leads elsewhere");
             assert!(!viewers[0].lets_open(root, 8), "{fileset}: a name is new");
-            assert_eq!(viewers[1].told().waiting, 0, "{other} is not copied into");
+            assert_eq!(viewers[1].told().waiting, 0, "{other} is not imported into");
         }
         fs::remove_dir_all(&tree).expect("it is ours");
         pool.close().expect("memory does not fail");

@@ -222,7 +222,7 @@ fn open_pool(options: &OpenOptions, devices: Opening) -> Result<Pool, engine::Op
         neighbours: Arc::new(ThisMachine),
         is_forced: options.is_forced,
         fileset: options.fileset.clone(),
-        snapshot: options.snapshot.clone(),
+        clone: options.clone.clone(),
         ..engine::OpenOptions::default()
     };
     Pool::open_members(devices, Arc::new(SystemClock::new()), open)
@@ -287,9 +287,8 @@ impl Backend for EngineBackend {
         let mut served = Served::start(path.clone(), found.files, mode, pool);
         served.reports = found.reports;
         if let Some(name) = &options.fileset {
-            let snapshot =
-                options.snapshot.as_ref().map(|snapshot| format!("@{}", snapshot.as_str()));
-            served.fileset = Mutex::new(format!("{name}{}", snapshot.unwrap_or_default()));
+            let clone = options.clone.as_ref().map(|clone| format!("@{}", clone.as_str()));
+            served.fileset = Mutex::new(format!("{name}{}", clone.unwrap_or_default()));
         }
         Ok(Arc::new(served))
     }
@@ -396,7 +395,7 @@ impl Backend for EngineBackend {
             ProveAlphabet::All => prove::Alphabet::All,
             ProveAlphabet::Kinds => prove::Alphabet::Kinds,
             ProveAlphabet::Core => prove::Alphabet::Core,
-            ProveAlphabet::Snapshots => prove::Alphabet::Snapshots,
+            ProveAlphabet::Clones => prove::Alphabet::Clones,
         };
         let set_count = prove::Set::new(*bound, alphabet).count();
         let choice = match *choice {
@@ -632,11 +631,11 @@ impl OpenPool for Served {
     fn hold_fileset(
         &self,
         name: Option<&FilesetName>,
-        snapshot: Option<&NamePart>,
+        clone: Option<&NamePart>,
     ) -> Result<FilesetUuid, BackendError> {
-        let held = match (name, snapshot) {
+        let held = match (name, clone) {
             (None, _) => Ok(self.pool.hold_main_fileset()),
-            (Some(name), Some(snapshot)) => self.pool.hold_snapshot(name, snapshot),
+            (Some(name), Some(clone)) => self.pool.hold_clone(name, clone),
             (Some(name), None) => self.pool.hold_fileset(name),
         };
         held.map_err(|error| control::refused(&self.path, &error))

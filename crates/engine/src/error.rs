@@ -12,7 +12,7 @@ use format::quota::QuotaKind;
 pub struct FilePart {
     /// The pool that it is in.
     pub pool: PoolId,
-    /// The name of the fileset or snapshot that it is in; none: it is not known.
+    /// The name of the fileset or clone that it is in; none: it is not known.
     pub fileset: Option<String>,
     /// Its path there, as people are shown it.
     pub path: String,
@@ -106,8 +106,7 @@ pub enum FsError {
     NoSpace,
     /// The table of filesets has no room for one more: delete some.
     #[error(
-        "the pool has {most} filesets, snapshots and holds, as many as one may have: delete some \
-         first"
+        "the pool has {most} filesets, clones and holds, as many as one may have: delete some first"
     )]
     TooManyFilesets {
         /// How many it may have.
@@ -135,9 +134,9 @@ pub enum FsError {
     /// What is asked for is being brought from far away: ask again in some seconds.
     #[error("not here yet, try again later")]
     TryLater,
-    /// A snapshot never changes.
-    #[error("a snapshot is read-only")]
-    ReadOnlySnapshot,
+    /// A clone never changes.
+    #[error("a clone is read-only")]
+    ReadOnlyClone,
     /// A fileset of this name is there already: choose another.
     #[error("there is a fileset {name} already: choose another name")]
     FilesetExists {
@@ -158,9 +157,9 @@ pub enum FsError {
         /// What keeps it, in words for the user.
         by: String,
     },
-    /// A page that snapshots hold too must be copied first. Whoever starts changes sees to it and
+    /// A page that clones hold too must be copied first. Whoever starts changes sees to it and
     /// tries again: no program is ever told.
-    #[error("a page that a snapshot holds must be copied first")]
+    #[error("a page that a clone holds must be copied first")]
     Shared {
         /// What it holds.
         kind: PageKind,
@@ -281,7 +280,7 @@ impl FsError {
             FsError::QuotaExceeded => 122,
             FsError::CrossFileset => 18,
             FsError::TryLater | FsError::Shared { .. } | FsError::Uncounted { .. } => 11,
-            FsError::ReadOnlySnapshot => 30,
+            FsError::ReadOnlyClone => 30,
             FsError::NotSupported => 95,
             FsError::Stale => 116,
             // EUCLEAN, as ext4, XFS and btrfs answer for a damaged structure.

@@ -1,7 +1,7 @@
-//! The gate of a fileset: who changes what is in it goes in, and a snapshot shuts it.
+//! The gate of a fileset: who changes what is in it goes in, and a clone shuts it.
 //!
 //! A change gets its number (its *epoch*) when it begins and reaches the tree when it ends; a write
-//! is accepted long before its block is in the map. A snapshot that takes the tree in between would
+//! is accepted long before its block is in the map. A clone that takes the tree in between would
 //! have half of either. So it closes the gate and waits until nobody is inside (decision 0047).
 //!
 //! # Invariants
@@ -76,7 +76,7 @@ fn assert_nothing_reserved() {
 pub(crate) struct Gate {
     /// How many are inside, and whether it is closed.
     word: AtomicU64,
-    /// What was born in this epoch or before it, snapshots hold too. Changed while it is closed.
+    /// What was born in this epoch or before it, clones hold too. Changed while it is closed.
     shared_epoch: AtomicU64,
     /// Held for a moment by whoever looks before he waits, and by whoever ends a wait.
     waiting: Mutex<()>,
@@ -93,15 +93,15 @@ pub(crate) struct Inside<'g>(&'g Gate);
 pub(crate) struct Closed<'g>(&'g Gate);
 
 impl Closed<'_> {
-    /// From now on snapshots hold what was born in `epoch` or before it.
+    /// From now on clones hold what was born in `epoch` or before it.
     pub(crate) fn share(&self, epoch: Epoch) {
         self.0.shared_epoch.store(epoch.0, Ordering::Release);
     }
 }
 
 impl Gate {
-    /// Returns the open gate of a fileset of which snapshots hold what was born in `shared_epoch`
-    /// or before it.
+    /// Returns the open gate of a fileset of which clones hold what was born in `shared_epoch` or
+    /// before it.
     pub(crate) fn new(shared_epoch: Epoch) -> Gate {
         Gate {
             word: AtomicU64::new(0),
@@ -112,7 +112,7 @@ impl Gate {
         }
     }
 
-    /// Returns the epoch up to which what was born belongs to snapshots, too; 0: nothing does. It
+    /// Returns the epoch up to which what was born belongs to clones, too; 0: nothing does. It
     /// stays as it is for whoever is inside.
     pub(crate) fn shared_epoch(&self) -> Epoch {
         Epoch(self.shared_epoch.load(Ordering::Acquire))

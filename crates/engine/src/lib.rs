@@ -41,6 +41,6 @@ pub use segment::{ReadaheadCounts, SegmentCacheCounts, WRITES_IN_FLIGHT_MAX};
 pub use stream::{ReceiveError, ResumeToken, SendError, TokenError};
 pub use vnode::{
     Became, DIFF_RANGES_MAX, DIRTY_FILES_MAX, Difference, FilesOptions, FilesetChange, Fullness,
-    Heaviest, HeavySnapshot, NewFileset, PENDING_BYTES_MAX, PagesMoved, ReceiveFailure, Received,
+    Heaviest, HeavyClone, NewFileset, PENDING_BYTES_MAX, PagesMoved, ReceiveFailure, Received,
     Restored, Still,
 };

@@ -24,7 +24,7 @@ use crate::usage::{Account, Asker, Owners, Usage};
 /// Of the pages that a transaction may move: those of two names, and of the anodes of two
 /// directories.
 const MOVES_KEPT: usize = 4;
-/// Refuses to change a page that snapshots hold too: what was born in `shared_epoch` or before it.
+/// Refuses to change a page that clones hold too: what was born in `shared_epoch` or before it.
 fn check_own(
     shared_epoch: Epoch,
     page: &PageBytes,
@@ -137,8 +137,9 @@ impl Counted {
 pub(crate) struct Pot<'s>(Change<'s>);
 
 impl<'s> Pot<'s> {
-    /// Starts a change of the fileset whose gate the caller keeps closed, and of which snapshots
-    /// hold what was born in `shared_epoch` or before it. `None`: not so much room is left.
+    /// Starts a change of the fileset whose gate the caller keeps closed, and of which clones hold
+    /// what was born in `shared_epoch` or before it. `None`: not so much room
+    /// is left.
     pub(crate) fn begin(
         &mut self,
         reservation: Reservation,
@@ -161,7 +162,7 @@ pub(crate) struct Change<'s> {
     pub(crate) near: Place,
     /// Pages that go home together with the anode that leads to them, by its number.
     with_anode: Vec<(AnodeNo, Place)>,
-    /// What was born in this epoch or before it, snapshots of its fileset hold too; 0: nothing.
+    /// What was born in this epoch or before it, clones of its fileset hold too; 0: nothing.
     shared_epoch: Epoch,
     /// What it does to what its fileset references.
     counted: Option<Counted>,
@@ -216,8 +217,8 @@ impl Store {
         }
     }
 
-    /// Starts a change of pages of several filesets, snapshots' too, whose places alone it changes.
-    /// It enters all `gates` before it gets its epoch, or none: `None`. Called with no lock held.
+    /// Starts a change of pages of several filesets, clones' too, whose places alone it changes. It
+    /// enters all `gates` before it gets its epoch, or none: `None`. Called with no lock held.
     pub(crate) fn begin_inside<'s>(
         &'s self,
         gates: &[&'s Gate],
@@ -387,7 +388,7 @@ impl Change<'_> {
         Ok(tx.add_edit(page, range))
     }
 
-    /// Whether snapshots hold the page at `place` too.
+    /// Whether clones hold the page at `place` too.
     pub(crate) fn is_shared(
         &self,
         place: Place,
@@ -420,8 +421,8 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Returns the epoch up to which blocks belong to snapshots of the fileset, too: what it gives
-    /// up of them is not freed.
+    /// Returns the epoch up to which blocks belong to clones of the fileset, too: what it gives up
+    /// of them is not freed.
     pub(crate) fn shared_epoch(&self) -> Epoch {
         if planted::is(Planted::SharedBlockFreed) {
             return Epoch(0);
@@ -430,8 +431,8 @@ impl Change<'_> {
         if is_kept { Epoch(EPOCH_MAX) } else { self.shared_epoch }
     }
 
-    /// Makes a copy of the page at `place`, which snapshots hold too, for the fileset itself;
-    /// returns its place. The caller points there who pointed to the old one.
+    /// Makes a copy of the page at `place`, which clones hold too, for the fileset itself; returns
+    /// its place. The caller points there who pointed to the old one.
     pub(crate) fn copy_page(
         &mut self,
         place: Place,
@@ -517,7 +518,7 @@ impl Change<'_> {
         Ok(place)
     }
 
-    /// Gives a page up: a tombstone stays in its place until that is used again. One that snapshots
+    /// Gives a page up: a tombstone stays in its place until that is used again. One that clones
     /// hold stays theirs.
     pub(crate) fn free_page(
         &mut self,
@@ -618,8 +619,7 @@ impl Change<'_> {
         }
     }
 
-    /// Adds `change` to a 64-bit count of a page of the fileset's own, which snapshots may hold
-    /// too.
+    /// Adds `change` to a 64-bit count of a page of the fileset's own, which clones may hold too.
     pub(crate) fn add_to_own_count(
         &mut self,
         (place, kind, owner): (Place, PageKind, PageOwner),
@@ -636,13 +636,13 @@ impl Change<'_> {
     /// and perhaps has no page in common with it.
     pub(crate) fn close_all_before(&self) {
         let is_planted = planted::is(Planted::EntryReliesOnUndone)
-            || planted::is(Planted::SnapshotCommitsItsClassAlone);
+            || planted::is(Planted::CloneCommitsItsClassAlone);
         if !is_planted {
             self.store.journal.close_open();
         }
     }
 
-    /// From now on snapshots hold what was born in `shared_epoch` or before it: of a change of the
+    /// From now on clones hold what was born in `shared_epoch` or before it: of a change of the
     /// pool's own that is one of a fileset whose gate the caller keeps closed.
     pub(crate) fn share(&mut self, shared_epoch: Epoch) {
         self.shared_epoch = shared_epoch;

@@ -22,12 +22,12 @@ pub enum SendError {
     #[error("the stream can't be written: {0}")]
     Write(std::io::Error),
     /// The token is of another stream.
-    #[error("the token is of another stream: give the same two snapshots as when it broke off")]
+    #[error("the token is of another stream: give the same two clones as when it broke off")]
     ForeignToken,
-    /// The snapshot that is to be sent is not later than the one that it is sent from.
+    /// The clone that is to be sent is not later than the one that it is sent from.
     #[error(
         "{what}: a stream goes forward in time, and one that goes back would undo what whoever \
-         receives it has: name the later snapshot first, and the earlier one with --from"
+         receives it has: name the later clone first, and the earlier one with --from"
     )]
     Backward {
         /// Which of both is the earlier one.

@@ -14,7 +14,7 @@
 //! 10. the transaction manager (`journal`).
 //! 11. cache shards, then buffers (`buffer`).
 //!
-//! Whoever moves blocks that snapshots hold keeps others from opening filesets, by trial, before he
+//! Whoever moves blocks that clones hold keeps others from opening filesets, by trial, before he
 //! enters gates (`vnode`).
 //!
 //! What a fileset references (`usage`) is locked with nothing below it.

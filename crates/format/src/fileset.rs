@@ -38,9 +38,9 @@ const FLAG_MAY_RESERVE: u8 = 2;
 const FLAGS_KNOWN: u8 = FLAG_READ_ONLY | FLAG_MAY_RESERVE;
 
 const STATE_WRITABLE: u8 = 1;
-const STATE_SNAPSHOT: u8 = 2;
+const STATE_CLONE: u8 = 2;
 const STATE_DELETED: u8 = 3;
-const STATE_DELETED_SNAPSHOT: u8 = 4;
+const STATE_DELETED_CLONE: u8 = 4;
 const STATE_HOLD: u8 = 5;
 const STATE_RECEIVING: u8 = 6;
 
@@ -50,8 +50,8 @@ const STATE_RECEIVING: u8 = 6;
 struct FilesetDisk {
     /// CRC-32C of bytes 4 to 511.
     crc32c: U32,
-    /// 0: free; 1: writable; 2: a snapshot; 3: deleted, and not all of it is freed yet; 4: a
-    /// snapshot that is so; 5: no fileset, but a hold of a snapshot.
+    /// 0: free; 1: writable; 2: a clone; 3: deleted, and not all of it is freed yet; 4: a clone
+    /// that is so; 5: no fileset, but a hold of a clone.
     state: u8,
     /// Height of the anode table's map.
     height: u8,
@@ -63,8 +63,8 @@ struct FilesetDisk {
     id: U64,
     /// Own slot.
     slot: U32,
-    /// Slot of the fileset above it in the path of names, of a snapshot of the one that it was
-    /// taken of, of a hold of the snapshot, plus one; 0: none.
+    /// Slot of the fileset above it in the path of names, of a clone of the one that it was taken
+    /// of, of a hold of the clone, plus one; 0: none.
     above: U32,
     /// Anodes in use.
     anodes_used: U64,
@@ -94,8 +94,8 @@ struct FilesetDisk {
     uuid: [u8; 16],
     /// What was born in this epoch or before it belongs to the parent, too. 0: nothing does.
     shared_epoch: U64,
-    /// Slot of the snapshot that was taken of it last, or that it was cloned from, plus one; of a
-    /// snapshot, of the one before it. 0: none.
+    /// Slot of the clone that was taken of it last, or that it was forked from, plus one; of a
+    /// clone, of the one before it. 0: none.
     parent: U32,
     /// Zero.
     reserved_b: [u8; 4],
@@ -105,7 +105,7 @@ struct FilesetDisk {
     reservation: U64,
     /// What is added to an epoch to make a generation. Keeps them above those that were received.
     generation_base: U64,
-    /// Of a received snapshot what names its content in every pool; of a fileset that receives the
+    /// Of a received clone what names its content in every pool; of a fileset that receives the
     /// same of what comes. 0: `uuid` does. Of one that leaves the pool that it goes to, of one that
     /// has arrived the pool that it came from.
     origin: [u8; 16],
@@ -289,12 +289,12 @@ pub enum FilesetState {
     /// In use.
     Writable,
     /// What a fileset was like at one moment: nobody changes it.
-    Snapshot,
+    Clone,
     /// Nobody reaches it; what it held is freed up to the cursor.
     Deleted(Cursor),
-    /// So is a snapshot.
-    DeletedSnapshot(Cursor),
-    /// It is none, and holds nothing: a name by which somebody keeps a snapshot from being deleted.
+    /// So is a clone.
+    DeletedClone(Cursor),
+    /// It is none, and holds nothing: a name by which somebody keeps a clone from being deleted.
     Hold,
     /// Nobody reaches it; of the stream that it receives all up to here has come.
     Receiving(Cursor),
@@ -306,24 +306,24 @@ impl FilesetState {
     pub fn cursor(self) -> Option<Cursor> {
         match self {
             FilesetState::Writable
-            | FilesetState::Snapshot
+            | FilesetState::Clone
             | FilesetState::Hold
             | FilesetState::Receiving(_) => None,
-            FilesetState::Deleted(cursor) | FilesetState::DeletedSnapshot(cursor) => Some(cursor),
+            FilesetState::Deleted(cursor) | FilesetState::DeletedClone(cursor) => Some(cursor),
         }
     }
 
-    /// Whether it is a snapshot, also one that was deleted.
+    /// Whether it is a clone, also one that was deleted.
     #[must_use]
-    pub fn is_of_snapshot(self) -> bool {
-        matches!(self, FilesetState::Snapshot | FilesetState::DeletedSnapshot(_))
+    pub fn is_of_clone(self) -> bool {
+        matches!(self, FilesetState::Clone | FilesetState::DeletedClone(_))
     }
 
     /// Returns what it is once freeing has come so far.
     #[must_use]
     pub fn freed_to(self, cursor: Cursor) -> FilesetState {
-        if self.is_of_snapshot() {
-            FilesetState::DeletedSnapshot(cursor)
+        if self.is_of_clone() {
+            FilesetState::DeletedClone(cursor)
         } else {
             FilesetState::Deleted(cursor)
         }
@@ -339,13 +339,13 @@ pub struct Fileset {
     pub family: FilesetId,
     /// Own slot.
     pub slot: u32,
-    /// Slot of the fileset above it in the path of names; of a snapshot, of the one that it was
-    /// taken of; of a hold, of the snapshot.
+    /// Slot of the fileset above it in the path of names; of a clone, of the one that it was taken
+    /// of; of a hold, of the clone.
     pub above: Option<u32>,
     /// What it is.
     pub state: FilesetState,
-    /// Slot of the snapshot that was taken of it last, or that it was cloned from; of a snapshot,
-    /// of the one before it.
+    /// Slot of the clone that was taken of it last, or that it was forked from; of a clone, of the
+    /// one before it.
     pub parent: Option<u32>,
     /// What was born in this epoch or before it belongs to the parent, too.
     pub shared_epoch: Epoch,
@@ -535,11 +535,11 @@ impl Fileset {
         let cursor = disk.cursor();
         let state = match disk.state {
             STATE_WRITABLE if cursor == Cursor::START => FilesetState::Writable,
-            STATE_SNAPSHOT if cursor == Cursor::START => FilesetState::Snapshot,
+            STATE_CLONE if cursor == Cursor::START => FilesetState::Clone,
             STATE_HOLD if cursor == Cursor::START => FilesetState::Hold,
-            STATE_WRITABLE | STATE_SNAPSHOT | STATE_HOLD => return Err(bad("cursor")),
+            STATE_WRITABLE | STATE_CLONE | STATE_HOLD => return Err(bad("cursor")),
             STATE_DELETED => FilesetState::Deleted(cursor),
-            STATE_DELETED_SNAPSHOT => FilesetState::DeletedSnapshot(cursor),
+            STATE_DELETED_CLONE => FilesetState::DeletedClone(cursor),
             STATE_RECEIVING => FilesetState::Receiving(cursor),
             _ => return Err(bad("state")),
         };
@@ -580,9 +580,9 @@ impl Fileset {
     pub fn encode(&self) -> [u8; FILESET_BYTES] {
         let (state, cursor) = match self.state {
             FilesetState::Writable => (STATE_WRITABLE, Cursor::START),
-            FilesetState::Snapshot => (STATE_SNAPSHOT, Cursor::START),
+            FilesetState::Clone => (STATE_CLONE, Cursor::START),
             FilesetState::Deleted(cursor) => (STATE_DELETED, cursor),
-            FilesetState::DeletedSnapshot(cursor) => (STATE_DELETED_SNAPSHOT, cursor),
+            FilesetState::DeletedClone(cursor) => (STATE_DELETED_CLONE, cursor),
             FilesetState::Hold => (STATE_HOLD, Cursor::START),
             FilesetState::Receiving(cursor) => (STATE_RECEIVING, cursor),
         };
@@ -693,10 +693,10 @@ mod tests {
     fn a_deleted_fileset_keeps_its_cursor_and_one_in_use_has_none() {
         let mut fileset = Fileset::new(FilesetId(9), 1, part("old"), 14);
         let cursor = Cursor { container: Cursor::TABLE, end: 4096, height: 2 };
-        fileset.state = FilesetState::Snapshot;
+        fileset.state = FilesetState::Clone;
         fileset.state = fileset.state.freed_to(cursor);
         let again = Fileset::decode(&fileset.encode(), 1).expect("whole").expect("in use");
-        assert_eq!(again.state, FilesetState::DeletedSnapshot(cursor));
+        assert_eq!(again.state, FilesetState::DeletedClone(cursor));
         fileset.state = FilesetState::Deleted(cursor);
         let mut bytes = fileset.encode();
         let decoded = Fileset::decode(&bytes, 1).expect("whole").expect("in use");
@@ -720,7 +720,7 @@ mod tests {
             fileset.moving = Some(moving);
             fileset.state = FilesetState::Writable;
             assert_eq!(Fileset::decode(&fileset.encode(), 1), Ok(Some(fileset.clone())));
-            fileset.state = FilesetState::Snapshot;
+            fileset.state = FilesetState::Clone;
             let refused = FilesetError::BadField { slot: 1, field: "moving" };
             assert_eq!(Fileset::decode(&fileset.encode(), 1), Err(refused.clone()));
             fileset.state = FilesetState::Writable;

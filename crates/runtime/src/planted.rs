@@ -70,7 +70,7 @@ bugs! {
     UnreadStopsOpen: "A sector of a head, the double-write area or an LSN page must be readable.",
     OrphanKeepsPoolClosed: "A file without a name that cannot be freed keeps the pool closed.",
     EachCopyIsATry: "An operation is given up after copying so many pages, though it gets on.",
-    LeafCopiedToEmpty: "A leaf that snapshots hold too is copied, only to be emptied and freed.",
+    LeafCopiedToEmpty: "A leaf that clones hold too is copied, only to be emptied and freed.",
     OrphansLeftAtOpen: "The open after a crash does not free files without a name.",
     AnodeReusedEarly: "A freed anode is used again before the checkpoint (F3).",
     ReaddirSkipsSplitPage: "A listing goes past the page that split off the one it has listed.",
@@ -102,27 +102,25 @@ bugs! {
     DeletionCursorKept:
         "The walk that frees a deleted fileset frees again what it has freed (DL1).",
     GateNotHeldByWrites: "A write changes a file while its fileset is held still (GT2).",
-    SnapshotLeavesBlocksWaiting: "A snapshot is taken before all that was accepted is in the maps.",
-    SnapshotCommitsItsClassAlone: "A snapshot is answered while changes that it holds are not \
-                                   durable.",
-    SharedPageEdited: "A page that a snapshot holds is changed in place (US1).",
-    SharedBitSet: "A bitmap page that a snapshot holds is changed in place (US1).",
-    SharedBlockFreed: "A block that a snapshot holds is freed when the fileset gives it up (US5).",
-    OwnBlockKept: "A block that no snapshot holds stays in use when the fileset gives it up (US5).",
-    SplitHintOutlivesCopy: "A lookup goes on to the page of a directory that a snapshot holds \
-                            (US6).",
-    CopyNotToldToFile: "A file in memory goes on with the map that a snapshot holds.",
+    CloneLeavesBlocksWaiting: "A clone is taken before all that was accepted is in the maps.",
+    CloneCommitsItsClassAlone: "A clone is answered while changes that it holds are not durable.",
+    SharedPageEdited: "A page that a clone holds is changed in place (US1).",
+    SharedBitSet: "A bitmap page that a clone holds is changed in place (US1).",
+    SharedBlockFreed: "A block that a clone holds is freed when the fileset gives it up (US5).",
+    OwnBlockKept: "A block that no clone holds stays in use when the fileset gives it up (US5).",
+    SplitHintOutlivesCopy: "A lookup goes on to the page of a directory that a clone holds (US6).",
+    CopyNotToldToFile: "A file in memory goes on with the map that a clone holds.",
     FoundPlaceKept: "A name is removed where its page was before the page was copied (US6).",
     DeletionForgetsParent:
-        "The walk that frees a snapshot frees what the snapshot before it holds (DL3).",
-    DeletionForgetsChild: "The walk that frees a snapshot frees what was kept after it (DL3).",
+        "The walk that frees a clone frees what the clone before it holds (DL3).",
+    DeletionForgetsChild: "The walk that frees a clone frees what was kept after it (DL3).",
     EntryReliesOnUndone:
-        "A snapshot is deleted by what the table says, which a crash may still undo (FT5).",
+        "A clone is deleted by what the table says, which a crash may still undo (FT5).",
     DeletionComparesWholeBlocks:
-        "The walk that frees a snapshot keeps a block of which a quarter is left elsewhere.",
+        "The walk that frees a clone keeps a block of which a quarter is left elsewhere.",
     AcceptedNotCounted: "Writes that wait do not count against the quota (QT2).",
     ReferencedForgotten: "A cut file still counts in what its fileset references (F4).",
-    SnapshotCountsNothing: "A snapshot forgets what it references (F4).",
+    CloneCountsNothing: "A clone forgets what it references (F4).",
     ChownMovesOneSide: "A file that is given to another counts for both (QC1).",
     CountedTwiceByScan:
         "What changes above the cursor of a count is counted, and by the scan again (QC1).",
@@ -133,12 +131,12 @@ bugs! {
     WhiteoutNotAdmitted: "A rename leaves a whiteout past a user's limit of inodes.",
     ProjectsMixed: "A file moves into the directory of another project.",
     ProjectNotInherited: "What is made in a directory has no project, whatever that has.",
-    CloneOwnsItsSnapshot: "A clone changes in place what its snapshot holds (FK1).",
+    ForkOwnsItsClone: "A fork changes in place what its clone holds (FK1).",
     RestoredFilesKept: "Files of a fileset stay in memory when it is restored.",
-    HoldIgnored: "A snapshot that is held is deleted.",
+    HoldIgnored: "A clone that is held is deleted.",
     ReservingNotNoted: "A file reserves room, and its fileset does not say so (PA2).",
-    CloneReservesNothing: "What a snapshot's files reserve is not counted for its clones.",
-    SharedAfterDeletion: "A fileset goes on as if its deleted snapshot held what it had (US5).",
+    ForkReservesNothing: "What a clone's files reserve is not counted for its forks.",
+    SharedAfterDeletion: "A fileset goes on as if its deleted clone held what it had (US5).",
     OneCopyAcknowledged: "A write to a mirror is answered when its first copy is (MS1).",
     FailureNotLabelled: "A member fails, and no label tells of it (MS1).",
     JoiningMissesWrites: "A joining member does not get the writes of the pool (MS4).",
@@ -298,14 +296,13 @@ bugs! {
     RecoveryTrustsAbsent: "Recovery leaves stripes that a member which is away may have otherwise.",
     CloserWaitsWithLog:
         "Who waits for another closer of a gate keeps a part of the log reserved (GT4).",
-    PromotionStopsAtFreed: "A promotion ends at a snapshot that is being freed.",
+    PromotionStopsAtFreed: "A promotion ends at a clone that is being freed.",
     MoveTakesNewBirth: "A block that the cleaner moves gets a new birth (MV1).",
     MoveMissesAHolder: "A block that is moved stays where it was for one who holds it (MV2).",
-    MoveStopsAtFirstClone: "Of two who are below one snapshot, one is asked whether it holds a \
-                            block.",
+    MoveStopsAtFirstFork: "Of two who are below one clone, one is asked whether it holds a block.",
     MoveTakesWhatLiesThereNow: "A move takes what lies at the old place by now for what it copied.",
     MoveIgnoresCursor:
-        "A move follows pointers of a deleted snapshot that its walk has left behind (MV2).",
+        "A move follows pointers of a deleted clone that its walk has left behind (MV2).",
     MoveFreesWholeBlock: "A move frees what of a block nobody has held any more (MV5).",
     MoveTakesNeighbour: "A move takes what lies behind a block for a part of it.",
     PageMoveTakesNewBirth: "A metadata page that is moved gets a new birth (PM1).",
@@ -324,7 +321,7 @@ bugs! {
     PartialShown: "A stream that broke off is shown (RV1).",
     PartialKept: "The fileset that received a stream stays behind (RV1).",
     ReceivedLinksNotVerified: "Names that were received are not held against anodes (RV1).",
-    DamagedSnapshotKeepsClosed: "A deleted snapshot with a damaged page keeps its pool closed.",
+    DamagedCloneKeepsClosed: "A deleted clone with a damaged page keeps its pool closed.",
     EndedFilesetChanged: "Who found a fileset before it was restored still changes it (FK3).",
     ReceivedAnotherFile: "A file that took another's number has its names (RV1).",
     ReceivedPagesApart: "Pages that were received are not held against each other (RV1).",
@@ -341,19 +338,16 @@ bugs! {
     MoveMakesASecond: "A fileset moves to a pool that has it already (FM3).",
     MoveDropsReservation: "A fileset that moves has no reservation where it arrives (FM6).",
     MoveDropsLimits: "Limits of users stay behind when their fileset moves (FM6).",
-    SnapshotDeletedByName: "A snapshot that was taken anew is deleted in place of one that was \
-                            seen.",
+    CloneDeletedByName: "A clone that was taken anew is deleted in place of one that was seen.",
     StreamHasNoReservation:
         "What receives a stream does not draw on the reservation of its fileset (QT5).",
     WeighingStopsEarly:
-        "In a full pool the snapshots are named that reference most, not those that hold most.",
-    WeighingKeepsWaiters: "Whoever waits for the weighing of snapshots waits for all parts of it.",
-    DeletedSnapshotEntered: "Whoever has entered a snapshot goes on in it when it is deleted \
-                             (PO1).",
-    ReadersNotWaitedFor: "A snapshot is freed while somebody looks at its pages (PO1).",
-    SnapshotSyncChanges:
-        "A sync of a file in a snapshot begins a change, and whoever deletes the snapshot waits \
-         for it.",
+        "In a full pool the clones are named that reference most, not those that hold most.",
+    WeighingKeepsWaiters: "Whoever waits for the weighing of clones waits for all parts of it.",
+    DeletedCloneEntered: "Whoever has entered a clone goes on in it when it is deleted (PO1).",
+    ReadersNotWaitedFor: "A clone is freed while somebody looks at its pages (PO1).",
+    CloneSyncChanges:
+        "A sync of a file in a clone begins a change, and whoever deletes the clone waits for it.",
     MainReferencesKept:
         "What a front has not given back of the main fileset stays until the pool is closed.",
     SummaryLost: "The last summary of a segment is not chained: the cleaner misses blocks.",

@@ -92,7 +92,7 @@ fn one_anode(check: &mut Check<'_>, tree: &mut Tree, place: Place, anode: &Anode
     tree.used += 1;
     tree.fragments = tree.fragments.saturating_add(anode.fragments);
     // The pool counts those that can change.
-    check.report.totals.anodes += u64::from(!check.is_snapshot);
+    check.report.totals.anodes += u64::from(!check.is_clone);
     if number.0 >= tree.fileset.anodes_end {
         let what =
             format!("{number} in use, but none from {} on was ever", tree.fileset.anodes_end);

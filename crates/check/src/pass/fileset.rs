@@ -50,19 +50,19 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
     check.take_memory(to_u64(filesets.len() * size_of::<Fileset>()))?;
     let mut parents = Parents::of(&filesets);
     let mut ids = BTreeSet::new();
-    // A parent comes before what was taken after it: it is the older snapshot.
+    // A parent comes before what was taken after it: it is the older clone.
     let mut in_order: Vec<&Fileset> = filesets.iter().collect();
     // One that is being freed comes last: what others hold of it is theirs.
     in_order.sort_by_key(|it| match it.state {
-        FilesetState::Snapshot => (0, it.id.0),
+        FilesetState::Clone => (0, it.id.0),
         FilesetState::Writable | FilesetState::Hold => (1, 0),
-        FilesetState::Deleted(_)
-        | FilesetState::DeletedSnapshot(_)
-        | FilesetState::Receiving(_) => (2, 0),
+        FilesetState::Deleted(_) | FilesetState::DeletedClone(_) | FilesetState::Receiving(_) => {
+            (2, 0)
+        }
     });
     for fileset in in_order {
-        // Snapshots of several filesets that were taken at one moment have one identity.
-        if !ids.insert((fileset.id, fileset.state.is_of_snapshot().then_some(fileset.above))) {
+        // Clones of several filesets that were taken at one moment have one identity.
+        if !ids.insert((fileset.id, fileset.state.is_of_clone().then_some(fileset.above))) {
             let what = format!("slot {} has {}, as an earlier slot has", fileset.slot, fileset.id);
             check.defect(DefectCode::FS005, POOL, None, what);
             continue;
@@ -77,7 +77,7 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
                 parents.keep(check, fileset)?;
             }
             Some(cursor) => {
-                if !fileset.state.is_of_snapshot() {
+                if !fileset.state.is_of_clone() {
                     // The pool counts its anodes until the last of it is freed.
                     let anodes = &mut check.report.totals.anodes;
                     *anodes = anodes.saturating_add(fileset.anodes_used);
@@ -85,13 +85,12 @@ pub(crate) fn run(check: &mut Check<'_>) -> Result<(), Stop> {
                 parents.prepare_freed(check, fileset);
                 deleted_fileset(check, fileset, cursor);
                 check.verify_blocks();
-                (check.space.shares, check.is_snapshot) = (None, false);
+                (check.space.shares, check.is_clone) = (None, false);
             }
         }
     }
     let mut ids = BTreeSet::new();
-    let is_first =
-        |it: &&Fileset| ids.insert((it.id, it.state.is_of_snapshot().then_some(it.above)));
+    let is_first = |it: &&Fileset| ids.insert((it.id, it.state.is_of_clone().then_some(it.above)));
     let filesets: Vec<&Fileset> = filesets.iter().filter(is_first).collect();
     names(check, &filesets);
     hold_names(check, &holds, &filesets);
@@ -105,7 +104,7 @@ fn cursor_of(fileset: &Fileset) -> Option<Cursor> {
     if is_receiving { Some(Cursor::START) } else { fileset.state.cursor() }
 }
 
-/// A snapshot that may be the parent of others.
+/// A clone that may be the parent of others.
 struct Parent {
     family: FilesetId,
     id: FilesetId,
@@ -116,17 +115,16 @@ struct Parent {
     held: Option<Rc<Held>>,
 }
 
-/// The trees of families: which snapshots there are, for those that have one of them as their
-/// parent.
+/// The trees of families: which clones there are, for those that have one of them as their parent.
 struct Parents {
-    snapshots: BTreeMap<u32, Parent>,
+    clones: BTreeMap<u32, Parent>,
     /// Families of more than one node.
     families: BTreeSet<FilesetId>,
 }
 
 impl Parents {
     fn of(filesets: &[Fileset]) -> Parents {
-        let snapshots = filesets.iter().filter(|it| it.state.is_of_snapshot());
+        let clones = filesets.iter().filter(|it| it.state.is_of_clone());
         let children = |slot| filesets.iter().filter(|it| it.parent == Some(slot)).count();
         let parent_of = |it: &Fileset| Parent {
             family: it.family,
@@ -135,21 +133,21 @@ impl Parents {
             children: children(it.slot),
             held: None,
         };
-        let is_related = |it: &&Fileset| it.state.is_of_snapshot() || it.parent.is_some();
+        let is_related = |it: &&Fileset| it.state.is_of_clone() || it.parent.is_some();
         Parents {
-            snapshots: snapshots.map(|it| (it.slot, parent_of(it))).collect(),
+            clones: clones.map(|it| (it.slot, parent_of(it))).collect(),
             families: filesets.iter().filter(is_related).map(|it| it.family).collect(),
         }
     }
 
     /// Prepares the check of one of the filesets: what it may hold that its parent holds too.
     fn prepare(&mut self, check: &mut Check<'_>, fileset: &Fileset) {
-        check.is_snapshot = fileset.state == FilesetState::Snapshot;
+        check.is_clone = fileset.state == FilesetState::Clone;
         let subject = Subject { fileset: fileset.family, anode: AnodeNo(0) };
-        let found = fileset.parent.and_then(|slot| self.snapshots.get_mut(&slot));
+        let found = fileset.parent.and_then(|slot| self.clones.get_mut(&slot));
         let expected = (fileset.family, FilesetId(fileset.shared_epoch.0));
         let known = found.as_ref().map(|parent| (parent.family, parent.id));
-        let is_younger = !check.is_snapshot || fileset.id.0 > fileset.shared_epoch.0;
+        let is_younger = !check.is_clone || fileset.id.0 > fileset.shared_epoch.0;
         if fileset.parent.is_some() && (known != Some(expected) || !is_younger) {
             let what = format!(
                 "slot {} has {:?} of epoch {} as its parent, and that is {known:?}",
@@ -168,7 +166,7 @@ impl Parents {
             return;
         }
         let mut shares = Shares::new(fileset.shared_epoch);
-        if check.is_snapshot {
+        if check.is_clone {
             shares.taken_in = Some(Epoch(fileset.id.0));
         }
         if let Some(parent) = found {
@@ -183,7 +181,7 @@ impl Parents {
 
     /// As [`Parents::prepare`], of one that is being freed or received: what it shares is others'.
     fn prepare_freed(&self, check: &mut Check<'_>, fileset: &Fileset) {
-        check.is_snapshot = fileset.state.is_of_snapshot();
+        check.is_clone = fileset.state.is_of_clone();
         if self.families.contains(&fileset.family) {
             let mut shares = Shares::new(fileset.shared_epoch);
             shares.is_freed = true;
@@ -191,15 +189,15 @@ impl Parents {
         }
     }
 
-    /// Keeps what a snapshot holds for as long as it has children that were not looked at.
+    /// Keeps what a clone holds for as long as it has children that were not looked at.
     fn keep(&mut self, check: &mut Check<'_>, fileset: &Fileset) -> Result<(), Stop> {
         let mut shares = check.space.shares.take();
-        check.is_snapshot = false;
+        check.is_clone = false;
         let asked = shares.as_mut().and_then(|shares| shares.parent.take());
         if let Some(held) = asked.and_then(|asked| Rc::try_unwrap(asked).ok()) {
             check.memory_bytes = check.memory_bytes.saturating_sub(bytes_of(&held));
         }
-        let Some(parent) = self.snapshots.get_mut(&fileset.slot) else { return Ok(()) };
+        let Some(parent) = self.clones.get_mut(&fileset.slot) else { return Ok(()) };
         if let Some(shares) = shares.filter(|_| parent.children > 0) {
             let held = shares.into_held();
             check.take_memory(bytes_of(&held))?;
@@ -247,17 +245,16 @@ fn deleted_container(check: &mut Check<'_>, anode: &Anode, past: Past) {
     check.walk_past(anode, content, Some(past), &mut |_, _, _| {});
 }
 
-/// Each hold is one of a snapshot in use, and has a name of its own there.
+/// Each hold is one of a clone in use, and has a name of its own there.
 fn hold_names(check: &mut Check<'_>, holds: &[Fileset], filesets: &[&Fileset]) {
-    let snapshots = filesets.iter().filter(|it| it.state == FilesetState::Snapshot);
-    let snapshots: BTreeSet<u32> = snapshots.map(|it| it.slot).collect();
+    let clones = filesets.iter().filter(|it| it.state == FilesetState::Clone);
+    let clones: BTreeSet<u32> = clones.map(|it| it.slot).collect();
     let mut seen = BTreeSet::new();
     for hold in holds {
         let subject = Subject { fileset: hold.family, anode: AnodeNo(0) };
         let name = hold.name.as_str();
-        if !hold.above.is_some_and(|slot| snapshots.contains(&slot)) {
-            let what =
-                format!("the hold {name:?} is of slot {:?}, which has no snapshot", hold.above);
+        if !hold.above.is_some_and(|slot| clones.contains(&slot)) {
+            let what = format!("the hold {name:?} is of slot {:?}, which has no clone", hold.above);
             check.defect(DefectCode::FS009, subject, None, what);
         }
         if !seen.insert((hold.above, name)) {
@@ -276,8 +273,8 @@ fn names(check: &mut Check<'_>, filesets: &[&Fileset]) {
     for fileset in live() {
         let subject = Subject { fileset: fileset.family, anode: AnodeNo(0) };
         let name = fileset.name.as_str();
-        let is_snapshot = fileset.state == FilesetState::Snapshot;
-        if !seen.insert((is_snapshot, fileset.above, &fileset.name)) {
+        let is_clone = fileset.state == FilesetState::Clone;
+        if !seen.insert((is_clone, fileset.above, &fileset.name)) {
             let what = format!("slot {} is called {name:?}, as an earlier slot is", fileset.slot);
             check.defect(DefectCode::FS008, subject, None, what);
         }

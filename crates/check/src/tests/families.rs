@@ -1,5 +1,5 @@
-//! Filesets that share what a snapshot holds: what is their own is held against the bytes, and
-//! belongs to nobody else.
+//! Filesets that share what a clone holds: what is their own is held against the bytes, and belongs
+//! to nobody else.
 
 use format::anode::{Anode, page_and_slot, slot_offset};
 use format::defect::DefectCode;
@@ -9,7 +9,7 @@ use format::map;
 use format::page::PageBytes;
 
 use super::check;
-use super::image::{BIG, Image, SMALL, SNAPSHOT_EPOCH};
+use super::image::{BIG, CLONE_EPOCH, Image, SMALL};
 
 fn codes_of(image: &Image) -> Vec<DefectCode> {
     let mut codes: Vec<DefectCode> =
@@ -30,16 +30,16 @@ fn edit_entry(page: &mut PageBytes, slot: usize, change: impl FnOnce(&mut Filese
 
 #[test]
 fn a_healthy_family_is_clean() {
-    let report = check(&Image::with_snapshot());
+    let report = check(&Image::with_clone());
     assert!(report.is_clean(), "{}", report.to_text());
 }
 
-/// Goal: a pointer that a fileset has of its own is held against the bytes, though a snapshot holds
+/// Goal: a pointer that a fileset has of its own is held against the bytes, though a clone holds
 /// the block as well. Method: in a leaf that was written since, a checksum that is another, and two
 /// pointers whose places are exchanged.
 #[test]
-fn own_pointers_to_what_a_snapshot_holds_are_verified() {
-    let image = Image::with_snapshot();
+fn own_pointers_to_what_a_clone_holds_are_verified() {
+    let image = Image::with_clone();
     image.edit(image.places[&(BIG, u64::MAX)], |leaf| {
         let slot = map::page_slot(3, 0);
         let mut pointer = map::pointer_at(leaf, slot).expect("a block");
@@ -48,7 +48,7 @@ fn own_pointers_to_what_a_snapshot_holds_are_verified() {
     });
     assert_eq!(codes_of(&image), [DefectCode::MP005]);
 
-    let image = Image::with_snapshot();
+    let image = Image::with_clone();
     image.edit(image.places[&(BIG, u64::MAX)], |leaf| {
         let slots = [map::page_slot(3, 0), map::page_slot(4, 0)];
         let [mut third, mut fourth] =
@@ -66,7 +66,7 @@ fn own_pointers_to_what_a_snapshot_holds_are_verified() {
 #[test]
 fn what_is_freed_of_one_fileset_is_not_anothers() {
     for is_related in [true, false] {
-        let image = Image::with_snapshot();
+        let image = Image::with_clone();
         image.edit(image.places[&(u64::MAX, 0)], |page| {
             let entry = page[slot_offset(0)..].first_chunk().expect("a slot");
             let used = Fileset::decode(entry, 0).expect("whole").expect("in use");
@@ -86,17 +86,16 @@ fn what_is_freed_of_one_fileset_is_not_anothers() {
 }
 
 /// Goal: what a fileset that is being received has of its own is verified. Method: the fileset that
-/// has a snapshot is one; a block that it has alone has another checksum, and its snapshot is
-/// nobody's.
+/// has a clone is one; a block that it has alone has another checksum, and its clone is nobody's.
 #[test]
 fn blocks_of_what_is_being_received_are_verified() {
     for (is_spoilt, expected) in
         [(false, &[DefectCode::FS009][..]), (true, &[DefectCode::MP005, DefectCode::FS009][..])]
     {
-        let image = Image::with_snapshot();
+        let image = Image::with_clone();
         image.edit(image.places[&(u64::MAX, 0)], |page| {
             edit_entry(page, 0, |fileset| {
-                assert_eq!(fileset.shared_epoch, SNAPSHOT_EPOCH);
+                assert_eq!(fileset.shared_epoch, CLONE_EPOCH);
                 fileset.state = FilesetState::Receiving(Cursor::START);
             });
         });
@@ -112,18 +111,18 @@ fn blocks_of_what_is_being_received_are_verified() {
 }
 
 /// Goal: an anode of one fileset that says a wrong count hides no wrong sum of another. Method: an
-/// anode of a snapshot, and the sum of the fileset that it was taken from.
+/// anode of a clone, and the sum of the fileset that it was taken from.
 #[test]
 fn a_wrong_anode_of_one_fileset_mutes_no_other() {
-    let image = Image::with_snapshot();
+    let image = Image::with_clone();
     let mut table = None;
     image.edit(image.places[&(u64::MAX, 0)], |page| {
-        edit_entry(page, 1, |snapshot| table = Some(snapshot.table_anode()));
+        edit_entry(page, 1, |clone| table = Some(clone.table_anode()));
         page[counts_offset(0)] ^= 1;
     });
     let (index, slot) = page_and_slot(AnodeNo(SMALL));
     let index = usize::try_from(index).expect("small");
-    let pointer = table.expect("a snapshot").root_pointer(index).expect("a page");
+    let pointer = table.expect("a clone").root_pointer(index).expect("a page");
     let range = slot_offset(slot)..slot_offset(slot + 1);
     image.edit(pointer.place, |page| {
         let bytes = page[range.clone()].first_chunk().expect("a slot");

@@ -71,15 +71,15 @@ pub(crate) struct Image {
     epoch: Epoch,
 }
 
-/// The epoch that takes the snapshot of [`Image::with_snapshot`].
-pub(crate) const SNAPSHOT_EPOCH: Epoch = Epoch(6);
+/// The epoch that takes the clone of [`Image::with_clone`].
+pub(crate) const CLONE_EPOCH: Epoch = Epoch(6);
 
 /// What an image has beside the files that each has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
     Nothing,
     Quotas,
-    Snapshot,
+    Clone,
 }
 
 type Names = Vec<(Vec<u8>, u64)>;
@@ -95,10 +95,10 @@ impl Image {
         Image::make(4096, Beside::Quotas)
     }
 
-    /// As [`Image::new`], with a snapshot in slot 1. Since it was taken [`SMALL`] was written anew,
+    /// As [`Image::new`], with a clone in slot 1. Since it was taken [`SMALL`] was written anew,
     /// and the leaf of the map of [`BIG`] with the pointers that it had.
-    pub(crate) fn with_snapshot() -> Image {
-        Image::make(4096, Beside::Snapshot)
+    pub(crate) fn with_clone() -> Image {
+        Image::make(4096, Beside::Clone)
     }
 
     fn make(fragment_bytes: u32, beside: Beside) -> Image {
@@ -411,18 +411,18 @@ impl Image {
             self.anodes.insert(number, anode);
         }
         let mut fileset = self.write_table();
-        let mut snapshot = None;
-        if beside == Beside::Snapshot {
-            let (name, state) = (NamePart::new("monday").expect("a name"), FilesetState::Snapshot);
-            let id = FilesetId(SNAPSHOT_EPOCH.0);
-            snapshot = Some(Fileset { slot: 1, id, name, state, above: Some(0), ..fileset });
-            self.epoch = Epoch(SNAPSHOT_EPOCH.0 + 1);
+        let mut clone = None;
+        if beside == Beside::Clone {
+            let (name, state) = (NamePart::new("monday").expect("a name"), FilesetState::Clone);
+            let id = FilesetId(CLONE_EPOCH.0);
+            clone = Some(Fileset { slot: 1, id, name, state, above: Some(0), ..fileset });
+            self.epoch = Epoch(CLONE_EPOCH.0 + 1);
             self.write_file(SMALL, 1000);
             self.write_leaf_of_big();
             fileset = self.write_table();
-            (fileset.parent, fileset.shared_epoch) = (Some(1), SNAPSHOT_EPOCH);
+            (fileset.parent, fileset.shared_epoch) = (Some(1), CLONE_EPOCH);
         }
-        self.write_root(&fileset, snapshot.as_ref());
+        self.write_root(&fileset, clone.as_ref());
         let fragments_used: u64 = (0..2).map(|group| self.write_group(group)).sum();
         self.write_group_table(fragments_used);
         for slot in 0..4 {
@@ -475,9 +475,9 @@ impl Image {
         self.anodes.insert(BIG, anode);
     }
 
-    fn write_root(&mut self, fileset: &Fileset, snapshot: Option<&Fileset>) {
+    fn write_root(&mut self, fileset: &Fileset, clone: Option<&Fileset>) {
         let mut page = [0; PAGE_BYTES];
-        for (slot, fileset) in [fileset].into_iter().chain(snapshot).enumerate() {
+        for (slot, fileset) in [fileset].into_iter().chain(clone).enumerate() {
             page[slot_offset(slot)..slot_offset(slot + 1)].copy_from_slice(&fileset.encode());
             let counts = counts_offset(slot)..counts_offset(slot + 1);
             page[counts].copy_from_slice(&fileset.encode_counts());

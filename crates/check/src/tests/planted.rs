@@ -720,18 +720,17 @@ fn fileset_entries_are_checked() {
             (fileset.parent, fileset.shared_epoch) = (Some(5), Epoch(1));
         });
     });
-    // The snapshot has nothing in it, and all that the fileset has is older.
+    // The clone has nothing in it, and all that the fileset has is older.
     let report = report_of(|image| {
         image.edit(image.places[&(u64::MAX, 0)], |bytes| {
             let slot = bytes[512..1024].first_chunk().expect("a slot");
             let mut first = Fileset::decode(slot, 0).expect("whole").expect("in use");
             let name = NamePart::new("monday").expect("a name");
-            let mut snapshot = Fileset::new(FilesetId(1 << 40), 1, name, 14);
-            (snapshot.family, snapshot.above, snapshot.state) =
-                (first.family, Some(0), FilesetState::Snapshot);
+            let mut clone = Fileset::new(FilesetId(1 << 40), 1, name, 14);
+            (clone.family, clone.above, clone.state) = (first.family, Some(0), FilesetState::Clone);
             (first.parent, first.shared_epoch) = (Some(1), Epoch(1 << 40));
             bytes[512..1024].copy_from_slice(&first.encode());
-            bytes[1024..1536].copy_from_slice(&snapshot.encode());
+            bytes[1024..1536].copy_from_slice(&clone.encode());
         });
     });
     assert_eq!(report.counts[&DefectCode::AN006], 3, "{}", report.to_text());
@@ -741,10 +740,10 @@ fn fileset_entries_are_checked() {
             bytes[format::fileset::counts_offset(0)] ^= 1;
         });
     });
-    // A snapshot that was taken before anything was made.
+    // A clone that was taken before anything was made.
     let report = report_of(|image| {
         image.edit_fileset(|fileset| {
-            (fileset.state, fileset.id) = (FilesetState::Snapshot, FilesetId(0));
+            (fileset.state, fileset.id) = (FilesetState::Clone, FilesetId(0));
         });
     });
     assert!(report.counts[&DefectCode::FS013] > 30, "{}", report.to_text());

@@ -13,6 +13,7 @@ use super::members::MemberPaths;
                         holdfast fileset list pool.hf\n  \
                         holdfast fileset set pool.hf:home/ann quota=20G readonly=on\n  \
                         holdfast fileset rename pool.hf:home/ann pool.hf:home/anna\n  \
+                        holdfast fileset fork pool.hf:home@monday pool.hf:trial\n  \
                         holdfast fileset restore pool.hf:home@monday\n  \
                         holdfast fileset promote pool.hf:trial\n  \
                         holdfast fileset move pool.hf:home big.hf:home\n  \
@@ -77,19 +78,31 @@ pub(crate) enum FilesetCommand {
         /// POOL:c, in the same pool
         to: PathBuf,
     },
-    /// Make a fileset what a snapshot of it is; refused while it is mounted or served
+    /// Make a fileset that begins as a clone is, in constant time
+    #[command(
+        after_help = "Example:\n  holdfast fileset fork pool.hf:home@monday pool.hf:trial\n\n\
+                            The clone can't be deleted while it has both a fork and a younger \
+                            clone, or two forks."
+    )]
+    Fork {
+        /// POOL:a/b@monday
+        clone: PathBuf,
+        /// POOL:c, in the same pool
+        to: PathBuf,
+    },
+    /// Make a fileset what a clone of it is; refused while it is mounted or served
     #[command(after_help = "Example:\n  holdfast fileset restore pool.hf:home@monday\n\n\
-                            What the fileset held since is deleted: take a snapshot of it first to \
+                            What the fileset held since is deleted: take a clone of it first to \
                             keep it. Younger\nclones stay. The name, the inode numbers and the \
                             NFS handles stay too.")]
     Restore {
         /// POOL:a/b@monday
-        snapshot: PathBuf,
+        clone: PathBuf,
         /// Return when all that the fileset held since is free
         #[arg(long)]
         wait: bool,
     },
-    /// Give a clone the snapshots that it goes back to: they are called after it from then on
+    /// Give a fork the clones that it goes back to: they are called after it from then on
     #[command(after_help = "Example:\n  holdfast fileset promote pool.hf:trial\n\n\
                             The fileset that had them can be deleted then.")]
     Promote {
@@ -103,8 +116,8 @@ pub(crate) enum FilesetCommand {
                             Both pools are served by one server, or by none. Files keep contents, \
                             attributes and times; the\nupper bits of their inode numbers change. \
                             A move that was interrupted goes on by the same command;\nwhenever \
-                            that is, the fileset is in exactly one of the two pools. Snapshots do \
-                            not move along.\n--member is of the pool that it leaves.")]
+                            that is, the fileset is in exactly one of the two pools. Clones do not \
+                            move along.\n--member is of the pool that it leaves.")]
     Move {
         /// POOL:a/b
         fileset: PathBuf,
@@ -140,7 +153,8 @@ impl FilesetCommand {
             | FilesetCommand::Set { fileset, .. }
             | FilesetCommand::Promote { fileset }
             | FilesetCommand::Delete { fileset, .. } => [Some(fileset), None],
-            FilesetCommand::Restore { snapshot, .. } => [Some(snapshot), None],
+            FilesetCommand::Fork { clone, to } => [Some(clone), Some(to)],
+            FilesetCommand::Restore { clone, .. } => [Some(clone), None],
             FilesetCommand::List { pool } => [Some(pool), None],
             FilesetCommand::Rename { fileset, to } => [Some(fileset), Some(to)],
             FilesetCommand::Move { fileset, to, .. } => [Some(fileset), to.as_deref()],

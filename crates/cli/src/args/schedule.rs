@@ -13,7 +13,7 @@ use crate::server::scrubs::ScrubEvery;
                         holdfast schedule set pool.hf:home none\n  \
                         holdfast schedule set pool.hf:home none --gone\n  \
                         holdfast schedule scrub pool.hf weekly\n\n\
-                        The server takes a snapshot at each full hour, day, week (from Monday) and \
+                        The server takes a clone at each full hour, day, week (from Monday) and \
                         month, by UTC, named\nhourly-2026-11-23_19-00, and deletes the oldest of \
                         those that are more than are kept.")]
 pub(crate) struct ScheduleArgs {
@@ -23,7 +23,7 @@ pub(crate) struct ScheduleArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ScheduleCommand {
-    /// Set how many snapshots of each kind are kept of a served fileset
+    /// Set how many clones of each kind are kept of a served fileset
     #[command(after_help = "Example:\n  holdfast schedule set pool.hf:home \
                             hourly=24,daily=7,weekly=4,monthly=12")]
     Set {
@@ -37,8 +37,8 @@ pub(crate) enum ScheduleCommand {
         #[arg(long)]
         gone: bool,
     },
-    /// Show the schedules of a served pool, of snapshots and of scrubs, or those of a fileset and
-    /// of the ones below it
+    /// Show the schedules of a served pool, of clones and of scrubs, or those of a fileset and of
+    /// the ones below it
     #[command(after_help = "Examples:\n  holdfast schedule list pool.hf --json\n  \
                             holdfast schedule list pool.hf:home")]
     List {

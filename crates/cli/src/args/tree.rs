@@ -8,18 +8,18 @@ use super::members::MemberPaths;
 use crate::tree::Rules;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast copy-in /srv/old pool.hf:home\n  \
-                        holdfast copy-in backup.tar pool.hf:home --path /old --verify\n  \
-                        zstd -dc backup.tar.zst | holdfast copy-in - pool.hf:home\n\n\
+#[command(after_help = "Examples:\n  holdfast import /srv/old pool.hf:home\n  \
+                        holdfast import backup.tar pool.hf:home --path /old --verify\n  \
+                        zstd -dc backup.tar.zst | holdfast import - pool.hf:home\n\n\
                         Owners, modes, times, hard links, holes, extended attributes, access \
                         lists, devices and\nfifos are kept. From a directory, files with the same \
-                        size and modification time are skipped,\nso an interrupted copy-in \
+                        size and modification time are skipped,\nso an interrupted import \
                         continues when it is run again. From a tar every file is written,\nand \
                         the last entry of a name wins; --skip-same skips. An existing file that \
                         differs is\nreplaced in one step; a directory with content is never \
                         replaced. Other file systems mounted\nbelow a directory are left out. \
                         The fileset may be exported by NFS, but not mounted meanwhile.")]
-pub(crate) struct CopyInArgs {
+pub(crate) struct ImportArgs {
     /// A directory, a tar, or - for a tar on standard input
     pub(crate) source: PathBuf,
     /// POOL:a/b, the fileset that it goes to [default: the first, root]
@@ -30,7 +30,7 @@ pub(crate) struct CopyInArgs {
     #[command(flatten)]
     pub(crate) how: HowArgs,
     /// From a tar: skip files that exist with the same size and modification time, to continue an
-    /// interrupted copying; no effect on a directory
+    /// interrupted import; no effect on a directory
     #[arg(long, conflicts_with = "repair")]
     pub(crate) skip_same: bool,
     /// Leave setuid, setgid and file capabilities out
@@ -44,16 +44,16 @@ pub(crate) struct CopyInArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  holdfast copy-out pool.hf:home@monday /mnt/copy\n  \
-                        holdfast copy-out pool.hf:home home.tar --path /ann --verify\n  \
-                        holdfast copy-out pool.hf:home - | zstd > home.tar.zst\n\n\
+#[command(after_help = "Examples:\n  holdfast export-tree pool.hf:home@monday /mnt/copy\n  \
+                        holdfast export-tree pool.hf:home home.tar --path /ann --verify\n  \
+                        holdfast export-tree pool.hf:home - | zstd > home.tar.zst\n\n\
                         A name that ends in .tar, or -, is a tar (pax, with holes and extended \
                         attributes as GNU\ntar writes them); any other is a directory, made if it \
                         is missing. An export to a directory\nthat broke off goes on when it is \
                         asked for again. Of a fileset that is being changed the\nfiles are not \
-                        those of one moment: name a snapshot for that.")]
-pub(crate) struct CopyOutArgs {
-    /// POOL:a/b, or a snapshot of it: POOL:a/b@monday
+                        those of one moment: name a clone for that.")]
+pub(crate) struct ExportTreeArgs {
+    /// POOL:a/b, or a clone of it: POOL:a/b@monday
     pub(crate) pool: PathBuf,
     /// A directory, a tar that is not there yet, or - for a tar on standard output
     pub(crate) target: PathBuf,
@@ -104,14 +104,14 @@ fn unless_stream(path: &Path) -> Option<&Path> {
     Some(path).filter(|path| *path != Path::new("-"))
 }
 
-impl CopyInArgs {
+impl ImportArgs {
     /// Returns what is read, if it has a path.
     pub(crate) fn way(&self) -> Option<&Path> {
         unless_stream(&self.source)
     }
 }
 
-impl CopyOutArgs {
+impl ExportTreeArgs {
     /// Returns what is written, if it has a path.
     pub(crate) fn way(&self) -> Option<&Path> {
         unless_stream(&self.target)
@@ -125,9 +125,9 @@ mod tests {
     use crate::args::Arguments;
 
     #[test]
-    fn a_copy_in_that_repairs_skips_nothing_by_date() {
+    fn an_import_that_repairs_skips_nothing_by_date() {
         for (more, is_well) in [("", true), (" --skip-same", false), (" --compare date", false)] {
-            let line = format!("holdfast copy-in t.tar p.hf --repair{more}");
+            let line = format!("holdfast import t.tar p.hf --repair{more}");
             let parsed = Arguments::try_parse_from(line.split_whitespace());
             assert_eq!(parsed.is_ok(), is_well, "{line}: {parsed:?}");
         }

@@ -63,8 +63,8 @@ pub(crate) struct Controlled {
     pub(crate) pool: PathBuf,
     /// The fileset that the user named, by its name or by the directory it is mounted on.
     pub(crate) fileset: Option<String>,
-    /// The snapshot of it that the user named.
-    pub(crate) snapshot: Option<String>,
+    /// The clone of it that the user named.
+    pub(crate) clone: Option<String>,
 }
 
 impl Controlled {
@@ -78,8 +78,8 @@ impl Controlled {
         Controlled::find_serving(argument, opener, (is_change, false))
     }
 
-    /// As [`Controlled::find`], to change the fileset whose snapshot `argument` names: what the
-    /// pool is opened with is the snapshot, so that nobody has the fileset.
+    /// As [`Controlled::find`], to change the fileset whose clone `argument` names: what the pool
+    /// is opened with is the clone, so that nobody has the fileset.
     pub(crate) fn find_beside(argument: &Path, opener: Opener<'_>) -> anyhow::Result<Controlled> {
         Controlled::find_serving(argument, opener, (true, true))
     }
@@ -87,14 +87,14 @@ impl Controlled {
     fn find_serving(
         argument: &Path,
         opener: Opener<'_>,
-        (is_change, is_snapshot_served): (bool, bool),
+        (is_change, is_clone_served): (bool, bool),
     ) -> anyhow::Result<Controlled> {
         let shown = argument.display();
         let named = Named::of(argument)?;
         let device = named.device()?;
-        let served_snapshot = named.snapshot.clone().filter(|_| is_snapshot_served);
-        let served_fileset = named.fileset.clone().filter(|_| served_snapshot.is_some());
-        let snapshot = named.snapshot.map(|name| name.as_str().to_owned());
+        let served_clone = named.clone.clone().filter(|_| is_clone_served);
+        let served_fileset = named.fileset.clone().filter(|_| served_clone.is_some());
+        let clone = named.clone.map(|name| name.as_str().to_owned());
         let fileset = named.fileset.map(|name| name.to_string());
         if let Some(found) = served(&device)? {
             let advice = found.advice();
@@ -112,7 +112,7 @@ impl Controlled {
             let fileset = fileset.or_else(|| mounted.map(str::to_owned));
             let pool = PathBuf::from(found.pool());
             let way = Way::Server(found.socket);
-            return Ok(Controlled { way, pool, fileset, snapshot });
+            return Ok(Controlled { way, pool, fileset, clone });
         }
         anyhow::ensure!(
             !device.is_dir(),
@@ -132,10 +132,10 @@ impl Controlled {
             discards: Discards::Off,
             is_forced: false,
             fileset: served_fileset,
-            snapshot: served_snapshot,
+            clone: served_clone,
         };
         let way = Way::Opened(opener.backend.open(&options)?);
-        Ok(Controlled { way, pool: device, fileset, snapshot })
+        Ok(Controlled { way, pool: device, fileset, clone })
     }
 
     /// Whether a server answers.
@@ -145,9 +145,9 @@ impl Controlled {
 
     /// Returns the fileset that `argument` named.
     pub(crate) fn named(&self, argument: &Path) -> anyhow::Result<String> {
-        if self.snapshot.is_some() {
+        if self.clone.is_some() {
             let message =
-                format!("{}: a snapshot is no fileset: name it without @", argument.display());
+                format!("{}: a clone is no fileset: name it without @", argument.display());
             return Err(UsageError::new(message).into());
         }
         self.fileset.clone().ok_or_else(|| {
@@ -156,11 +156,11 @@ impl Controlled {
         })
     }
 
-    /// Returns the fileset and the snapshot of it that `argument` named.
-    pub(crate) fn named_snapshot(&self, argument: &Path) -> anyhow::Result<(String, String)> {
-        let both = self.fileset.clone().zip(self.snapshot.clone());
+    /// Returns the fileset and the clone of it that `argument` named.
+    pub(crate) fn named_clone(&self, argument: &Path) -> anyhow::Result<(String, String)> {
+        let both = self.fileset.clone().zip(self.clone.clone());
         both.ok_or_else(|| {
-            let message = format!("{}: name a snapshot as POOL:a/b@monday", argument.display());
+            let message = format!("{}: name a clone as POOL:a/b@monday", argument.display());
             UsageError::new(message).into()
         })
     }

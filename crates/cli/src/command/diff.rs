@@ -22,27 +22,27 @@ const RANGES_SHOWN: usize = 8;
 struct Node {
     pool: PathBuf,
     fileset: Option<String>,
-    snapshot: Option<String>,
+    clone: Option<String>,
 }
 
 impl Node {
     fn of(argument: &Path, opener: Opener<'_>) -> anyhow::Result<Node> {
         let named = Named::of(argument)?;
         let device = named.device()?;
-        let snapshot = named.snapshot.map(|snapshot| snapshot.as_str().to_owned());
+        let clone = named.clone.map(|clone| clone.as_str().to_owned());
         if !device.is_dir() {
             let fileset = named.fileset.map(|name| name.to_string());
-            return Ok(Node { pool: device, fileset, snapshot });
+            return Ok(Node { pool: device, fileset, clone });
         }
         // Only a server has a directory, so nothing is opened.
         let at = Controlled::find(argument, opener, false)?;
         let pool = std::fs::canonicalize(&at.pool).unwrap_or_else(|_| at.pool.clone());
-        // What is mounted there may be a snapshot itself.
+        // What is mounted there may be a clone itself.
         let (fileset, mounted) = match at.fileset.as_deref().and_then(|name| name.split_once('@')) {
-            Some((fileset, snapshot)) => (Some(fileset.to_owned()), Some(snapshot.to_owned())),
+            Some((fileset, clone)) => (Some(fileset.to_owned()), Some(clone.to_owned())),
             None => (at.fileset.clone(), None),
         };
-        at.finish(Ok(Node { pool, fileset, snapshot: snapshot.or(mounted) }))
+        at.finish(Ok(Node { pool, fileset, clone: clone.or(mounted) }))
     }
 }
 
@@ -54,8 +54,8 @@ pub(crate) fn run(args: &DiffArgs, backend: &dyn Backend, output: &Output) -> an
         let message = format!("{from} and {to}: the two are of one pool, and of one family");
         return Err(UsageError::new(message).into());
     }
-    // Of the fileset itself a snapshot is taken.
-    let at = Controlled::find(&args.from, opener, to.snapshot.is_none())?;
+    // Of the fileset itself a clone is taken.
+    let at = Controlled::find(&args.from, opener, to.clone.is_none())?;
     let done = tell(&at, &args.from, (from, to), output);
     at.finish(done)?;
     Ok(exit::DONE)
@@ -67,12 +67,12 @@ fn tell(
     (from, to): (Node, Node),
     output: &Output,
 ) -> anyhow::Result<()> {
-    let (Some(fileset), Some(from)) = (from.fileset, from.snapshot) else {
-        let message = format!("{}: name a snapshot as POOL:a/b@monday", argument.display());
+    let (Some(fileset), Some(from)) = (from.fileset, from.clone) else {
+        let message = format!("{}: name a clone as POOL:a/b@monday", argument.display());
         return Err(UsageError::new(message).into());
     };
     let to_fileset = to.fileset.unwrap_or_else(|| fileset.clone());
-    let request = Transfer::Diff { fileset, from, to_fileset, to: to.snapshot };
+    let request = Transfer::Diff { fileset, from, to_fileset, to: to.clone };
     let (read, write) = std::io::pipe()?;
     std::thread::scope(|scope| {
         let file = File::from(OwnedFd::from(write));

@@ -29,7 +29,7 @@ pub(crate) fn run(
         }
         (_, _, Some(pool), Some(path)) => {
             let (path, range) = split_range(path)?;
-            let named = Named::of_no_snapshot(pool, "name the fileset without @")?;
+            let named = Named::of_no_clone(pool, "name the fileset without @")?;
             let (device, fileset) = (named.pool, named.fileset);
             let path = path.as_bytes().to_vec();
             backend.explain(&device, &members, &ExplainTarget::Path { fileset, path, range })?

@@ -14,8 +14,8 @@ pub(crate) fn run(args: &ExportArgs, backend: &dyn Backend, output: &Output) -> 
     let argument = args.command.path();
     let at = Controlled::find(argument, Opener::plain(backend), false)?
         .need_server("exports are of a server")?;
-    if at.snapshot.is_some() {
-        let message = format!("{}: a snapshot is not exported by itself", argument.display());
+    if at.clone.is_some() {
+        let message = format!("{}: a clone is not exported by itself", argument.display());
         return Err(UsageError::new(message).into());
     }
     let pool = at.pool.display().to_string();

@@ -28,7 +28,7 @@ pub(crate) fn run(
             let at = Controlled::find(pool, opener, false)?;
             let all = at.filesets().and_then(|all| listed(&at, pool, all));
             let mut all = at.finish(all)?;
-            all.retain(|fileset| !fileset.is_snapshot);
+            all.retain(|fileset| !fileset.is_clone);
             if all.iter().any(|fileset| fileset.freed_permille.is_some()) {
                 output.remark("Deleted filesets are listed until all that they held is free.");
             }
@@ -52,9 +52,22 @@ pub(crate) fn run(
             let rename = |name| Request::FilesetRename { name, to: to.clone() };
             change(fileset, opener, output, ("renamed", &format!("is {to} now")), &rename)?;
         }
-        FilesetCommand::Restore { snapshot, wait } => {
-            let at = Controlled::find_beside(snapshot, opener)?;
-            let done = restore(&at, snapshot, *wait, output);
+        FilesetCommand::Fork { clone, to } => {
+            let new = new_name(clone, to)?;
+            let at = Controlled::find(clone, opener, true)?;
+            let asked = at.named_clone(clone).and_then(|(fileset, own)| {
+                let from = format!("{fileset}@{own}");
+                let fork = Request::FilesetFork { fileset, clone: own, to: new.clone() };
+                at.ask(&fork).map(|_| from)
+            });
+            let pool = at.pool.display().to_string();
+            let from = at.finish(asked)?;
+            let facts = json!({ "created": new, "from": from, "pool": pool });
+            output.fact(&format!("{pool}:{new} is made, and begins as {from} is"), &facts);
+        }
+        FilesetCommand::Restore { clone, wait } => {
+            let at = Controlled::find_beside(clone, opener)?;
+            let done = restore(&at, clone, *wait, output);
             at.finish(done)?;
         }
         FilesetCommand::Promote { fileset } => {
@@ -65,7 +78,7 @@ pub(crate) fn run(
             });
             let pool = at.pool.display().to_string();
             let (name, names) = at.finish(asked)?;
-            let facts = json!({ "promoted": name, "snapshots": names, "pool": pool });
+            let facts = json!({ "promoted": name, "clones": names, "pool": pool });
             output.fact(&format!("{pool}:{name} has these now: {}", names.join(", ")), &facts);
         }
         FilesetCommand::Move { fileset, to: Some(to), abort, .. } => {
@@ -85,7 +98,7 @@ pub(crate) fn run(
 }
 
 /// Returns what is listed of `all`: if `argument` names a fileset that and those below it, with
-/// their snapshots. One that is not there is refused.
+/// their clones. One that is not there is refused.
 pub(super) fn listed(
     at: &Controlled,
     argument: &Path,
@@ -118,22 +131,22 @@ fn change(
     Ok(())
 }
 
-/// Makes a fileset what its snapshot is, and tells which snapshots hang on what it was.
+/// Makes a fileset what its clone is, and tells which clones hang on what it was.
 fn restore(
     at: &Controlled,
     argument: &Path,
     must_wait: bool,
     output: &Output,
 ) -> anyhow::Result<()> {
-    let (fileset, snapshot) = at.named_snapshot(argument)?;
-    let (name, pool) = (format!("{fileset}@{snapshot}"), at.pool.display().to_string());
-    let request = Request::FilesetRestore { fileset: fileset.clone(), snapshot };
+    let (fileset, clone) = at.named_clone(argument)?;
+    let (name, pool) = (format!("{fileset}@{clone}"), at.pool.display().to_string());
+    let request = Request::FilesetRestore { fileset: fileset.clone(), clone };
     let later = at.ask_names(&request)?;
     let facts = json!({ "restored": fileset, "to": name, "later": later, "pool": pool });
     output.fact(&format!("{pool}:{fileset} is what {name} is"), &facts);
     if !later.is_empty() {
         output.remark(&format!(
-            "These snapshots stay, and go back to what the fileset was: {}.",
+            "These clones stay, and go back to what the fileset was: {}.",
             later.join(", ")
         ));
     }
@@ -141,10 +154,10 @@ fn restore(
 }
 
 /// Returns the new name in `to`, which is in the pool of `from`.
-pub(super) fn new_name(from: &Path, to: &Path) -> anyhow::Result<String> {
+fn new_name(from: &Path, to: &Path) -> anyhow::Result<String> {
     let (old, new) = (Named::of(from)?, Named::of(to)?);
     let refused = |cause: &str| UsageError::new(format!("{}: {cause}", to.display()));
-    let name = new.fileset.filter(|_| new.snapshot.is_none());
+    let name = new.fileset.filter(|_| new.clone.is_none());
     let name = name.ok_or_else(|| refused("name the new fileset as POOL:c"))?;
     let path = |pool: &Path| std::fs::canonicalize(pool).unwrap_or_else(|_| pool.to_owned());
     // The directory of a mount stands for its fileset, so its pool is found by its server.
@@ -172,7 +185,7 @@ fn delete(
     // Those with more parts are below others.
     names.sort_by_key(|it| std::cmp::Reverse(it.matches('/').count()));
     for name in names.into_iter().chain([name]) {
-        wait_for_snapshots(at, &name, output)?;
+        wait_for_clones(at, &name, output)?;
         at.ask(&Request::FilesetDelete { name: name.clone() })?;
         let facts = json!({ "deleted": name, "pool": pool });
         output.fact(&format!("{pool}:{name} is deleted"), &facts);
@@ -194,7 +207,7 @@ fn doomed(
     (pool, is_recursive): (&str, bool),
 ) -> anyhow::Result<Vec<String>> {
     let below = format!("{name}/");
-    let is_there = |it: &&FilesetFacts| it.freed_permille.is_none() && !it.is_snapshot;
+    let is_there = |it: &&FilesetFacts| it.freed_permille.is_none() && !it.is_clone;
     let there: Vec<_> = all.iter().filter(is_there).collect();
     let names: BTreeSet<&str> =
         there.iter().map(|it| it.name.as_str()).filter(|it| it.starts_with(&below)).collect();
@@ -252,19 +265,17 @@ fn in_the_way_of(fileset: &FilesetFacts, all: &[FilesetFacts], pool: &str) -> Op
         return Some(format!("{pool}:{name} is {}: {}", how.words(), how.advice(pool)));
     }
     let start = format!("{name}@");
-    let snapshots: Vec<&str> = all
+    let clones: Vec<&str> = all
         .iter()
-        .filter(|it| it.is_snapshot && it.name.starts_with(&start))
+        .filter(|it| it.is_clone && it.name.starts_with(&start))
         .map(|it| it.name.as_str())
         .collect();
-    // One that arrives goes with its snapshots: where it comes from it stays.
-    if snapshots.is_empty() || fileset.moving.as_deref() == Some("arriving") {
+    // One that arrives goes with its clones: where it comes from it stays.
+    if clones.is_empty() || fileset.moving.as_deref() == Some("arriving") {
         return None;
     }
-    let snapshots = snapshots.join(", ");
-    Some(format!(
-        "{pool}:{name} has snapshots: {snapshots}: `holdfast snapshot delete` these first"
-    ))
+    let clones = clones.join(", ");
+    Some(format!("{pool}:{name} has clones: {clones}: `holdfast clone delete` these first"))
 }
 
 /// Waits until all that was deleted is free.
@@ -272,9 +283,9 @@ pub(super) fn wait(at: &Controlled, output: &Output) -> anyhow::Result<()> {
     wait_for(at, output, &|_, _| true)
 }
 
-/// Waits until the snapshots of `fileset` that were deleted are free: one is freed at a time, for
+/// Waits until the clones of `fileset` that were deleted are free: one is freed at a time, for
 /// what each of two holds alone is found by comparing it with the other.
-pub(super) fn wait_for_snapshots(
+pub(super) fn wait_for_clones(
     at: &Controlled,
     fileset: &str,
     output: &Output,
@@ -283,7 +294,7 @@ pub(super) fn wait_for_snapshots(
     wait_for(at, output, &|_, freed| freed.name.starts_with(&start))
 }
 
-/// Waits until nothing that has blocks in common with the snapshot `name` is being freed.
+/// Waits until nothing that has blocks in common with the clone `name` is being freed.
 pub(super) fn wait_for_family(at: &Controlled, name: &str, output: &Output) -> anyhow::Result<()> {
     let waits = |all: &[FilesetFacts]| all.iter().any(|it| it.name == name && it.is_family_freed);
     wait_for(at, output, &|all, _| waits(all))
@@ -350,7 +361,7 @@ fn line_of(fileset: &FilesetFacts) -> String {
             _ => ", arrived from another pool",
         };
     }
-    // A clone is another fileset's; a fileset goes back to its own last snapshot by itself.
+    // A fork is another fileset's; a fileset goes back to its own last clone by itself.
     let own = format!("{}@", fileset.name);
     if let Some(origin) = fileset.origin.as_ref().filter(|origin| !origin.starts_with(&own)) {
         line += &format!(", goes back to {}", printable(origin));

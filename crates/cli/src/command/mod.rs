@@ -26,7 +26,6 @@ pub(crate) mod schedule;
 pub(crate) mod scrub;
 pub(crate) mod send;
 pub(crate) mod serve;
-pub(crate) mod snapshot;
 pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod torture;

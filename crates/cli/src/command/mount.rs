@@ -287,7 +287,7 @@ pub(crate) fn options_of(args: &MountArgs) -> anyhow::Result<(OpenOptions, Mount
         },
         is_forced: args.force,
         fileset: named.fileset,
-        snapshot: named.snapshot,
+        clone: named.clone,
     };
     Ok((options, mount_options))
 }

@@ -35,7 +35,7 @@ fn move_from(
 ) -> anyhow::Result<()> {
     let fileset = source.named(from)?;
     let there = Named::of(to)?;
-    let named = there.fileset.clone().filter(|_| there.snapshot.is_none());
+    let named = there.fileset.clone().filter(|_| there.clone.is_none());
     let name = named.map(|name| name.to_string()).ok_or_else(|| {
         UsageError::new(format!("{}: name the fileset there as OTHER:c", to.display()))
     })?;

@@ -42,7 +42,7 @@ fn alphabet_of(args: &ProveArgs) -> ProveAlphabet {
         Some(args::ProveAlphabet::All) => ProveAlphabet::All,
         Some(args::ProveAlphabet::Kinds) => ProveAlphabet::Kinds,
         Some(args::ProveAlphabet::Core) => ProveAlphabet::Core,
-        Some(args::ProveAlphabet::Snapshots) => ProveAlphabet::Snapshots,
+        Some(args::ProveAlphabet::Clones) => ProveAlphabet::Clones,
         None if args.bound <= BOUND_OF_ALL_MAX => ProveAlphabet::All,
         None => ProveAlphabet::Core,
     }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::json;
 
+use super::clone::time_of;
 use super::controlled::{Controlled, Opener};
-use super::snapshot::time_of;
 use crate::args::quota::{OwnerArgs, ProjectCommand, QuotaArgs, QuotaCommand};
 use crate::backend::Backend;
 use crate::control::{

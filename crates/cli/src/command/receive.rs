@@ -46,7 +46,7 @@ fn receive(at: &Controlled, args: &ReceiveArgs, output: &Output) -> anyhow::Resu
     let received = at.transfer(&request, file, tell);
     progress.finish();
     let mut facts = received?;
-    let snapshot = printable(facts["snapshot"].as_str().unwrap_or(""));
+    let clone = printable(facts["clone"].as_str().unwrap_or(""));
     let words = words_of(&facts);
     facts["fileset"] = json!(name);
     facts["pool"] = json!(pool);
@@ -54,20 +54,19 @@ fn receive(at: &Controlled, args: &ReceiveArgs, output: &Output) -> anyhow::Resu
     let room = facts["available_bytes"].as_u64().filter(|room| *room < brought);
     let text = if let Some(room) = room {
         format!(
-            "{pool}:{name} could receive it as {name}@{snapshot}, but there is room for {} and the \
+            "{pool}:{name} could receive it as {name}@{clone}, but there is room for {} and the \
              stream brings {}: make room, or raise the quota of the fileset",
             ByteSize(room),
             ByteSize(brought)
         )
     } else if args.dry_run {
-        format!("{pool}:{name} can receive it as {name}@{snapshot}: {words}")
+        format!("{pool}:{name} can receive it as {name}@{clone}: {words}")
     } else {
-        let mut text =
-            format!("{pool}:{name} was received and is kept as {name}@{snapshot}: {words}");
-        let snapshots = facts["snapshots"].as_array().map_or(&[][..], Vec::as_slice);
-        if snapshots.len() > 1 {
-            let names = snapshots.iter().filter_map(|it| it.as_str()).map(printable);
-            let names: Vec<String> = names.map(|snapshot| format!("{name}@{snapshot}")).collect();
+        let mut text = format!("{pool}:{name} was received and is kept as {name}@{clone}: {words}");
+        let clones = facts["clones"].as_array().map_or(&[][..], Vec::as_slice);
+        if clones.len() > 1 {
+            let names = clones.iter().filter_map(|it| it.as_str()).map(printable);
+            let names: Vec<String> = names.map(|clone| format!("{name}@{clone}")).collect();
             text += &format!("\n{} streams were received: {}", names.len(), names.join(", "));
         }
         text

@@ -1,4 +1,4 @@
-//! `holdfast schedule` and `holdfast notify`: snapshots and scrubs by schedule, and who is told.
+//! `holdfast schedule` and `holdfast notify`: clones and scrubs by schedule, and who is told.
 
 use serde_json::json;
 
@@ -43,7 +43,7 @@ pub(crate) fn run(
                 at.known(name, &at.filesets()?)?;
             }
             if meant_ones.is_empty() {
-                output.remark("No snapshots are taken by schedule.");
+                output.remark("No clones are taken by schedule.");
             }
             for schedule in meant_ones {
                 let name = printable(&schedule.fileset);

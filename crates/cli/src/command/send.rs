@@ -1,4 +1,4 @@
-//! `holdfast send`: a stream of a snapshot.
+//! `holdfast send`: a stream of a clone.
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -15,15 +15,15 @@ use crate::transfer::Transfer;
 
 pub(crate) fn run(args: &SendArgs, backend: &dyn Backend, output: &Output) -> anyhow::Result<u8> {
     if std::io::stdout().is_terminal() {
-        let snapshot = args.snapshot.display();
+        let clone = args.clone.display();
         let message = format!(
-            "a stream is not for a terminal: send it to a file (`holdfast send {snapshot} > FILE`) \
-             or to `holdfast receive`"
+            "a stream is not for a terminal: send it to a file (`holdfast send {clone} > FILE`) or \
+             to `holdfast receive`"
         );
         return Err(UsageError::new(message).into());
     }
     let opener = Opener { backend, members: &args.members };
-    let at = Controlled::find(&args.snapshot, opener, false)?;
+    let at = Controlled::find(&args.clone, opener, false)?;
     let sent = send(&at, args, output);
     let totals = at.finish(sent)?;
     // Standard output has the stream.
@@ -36,9 +36,9 @@ pub(crate) fn run(args: &SendArgs, backend: &dyn Backend, output: &Output) -> an
 }
 
 fn send(at: &Controlled, args: &SendArgs, output: &Output) -> anyhow::Result<Value> {
-    let (fileset, snapshot) = at.named_snapshot(&args.snapshot)?;
+    let (fileset, clone) = at.named_clone(&args.clone)?;
     let from = args.from.as_deref().map(|from| from.trim_start_matches('@').to_owned());
-    let request = Transfer::Send { fileset, snapshot, from, resume: args.resume.clone() };
+    let request = Transfer::Send { fileset, clone, from, resume: args.resume.clone() };
     let file = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
     let mut progress = output.progress();
     let sent = at.transfer(&request, file, &mut |done, total| {

@@ -487,7 +487,7 @@ fn options_of(args: &ServeArgs, pool: &Path, cache: ByteSize) -> anyhow::Result<
         discards: Discards::default(),
         is_forced: args.force,
         fileset: named.fileset,
-        snapshot: named.snapshot,
+        clone: named.clone,
     })
 }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::clone::time_of;
 use super::controlled::{Controlled, Opener};
-use super::snapshot::time_of;
 use crate::args::top::{TopArgs, TraceArgs};
 use crate::backend::Backend;
 use crate::control::watch::own_number;

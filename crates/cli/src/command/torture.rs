@@ -18,9 +18,9 @@ pub(crate) fn run(
         return Err(UsageError::new("--seeds must be at least 1, and --seed + --seeds fit").into());
     }
     let mut progress = output.progress_of_run();
-    let of = match (args.filesets, args.snapshots) {
+    let of = match (args.filesets, args.clones) {
         (true, _) => TortureOf::Filesets,
-        (false, true) => TortureOf::Snapshots,
+        (false, true) => TortureOf::Clones,
         (false, false) => TortureOf::Clients,
     };
     let pools = args.pools.clone();
@@ -66,13 +66,12 @@ fn text_of(report: &TortureReport, options: &TortureOptions) -> String {
 
 fn text_of_filesets(report: &TortureReport, counts: &FilesetCounts) -> String {
     let TortureReport { seeds, crashes, recovery_crashes, operations, findings, .. } = report;
-    let FilesetCounts { done, snapshots, refused, full, crashes_amid, compared, moved } = counts;
+    let FilesetCounts { done, clones, refused, full, crashes_amid, compared, moved } = counts;
     format!(
-        "{seeds} seeds, {operations} operations on files, {done} on filesets and snapshots \
-         ({snapshots} snapshots were taken), {refused} refused as they should be, {full} for want \
-         of space, {crashes} crashes ({crashes_amid} amid an operation on filesets), \
-         {recovery_crashes} more in recovery, {compared} trees compared, {moved} fragments moved: \
-         {} findings\n",
+        "{seeds} seeds, {operations} operations on files, {done} on filesets and clones ({clones} \
+         clones were taken), {refused} refused as they should be, {full} for want of space, \
+         {crashes} crashes ({crashes_amid} amid an operation on filesets), {recovery_crashes} more \
+         in recovery, {compared} trees compared, {moved} fragments moved: {} findings\n",
         findings.len()
     )
 }

@@ -1,4 +1,4 @@
-//! `holdfast copy-in` and `holdfast copy-out`: trees of files into a pool and out of it.
+//! `holdfast import` and `holdfast export-tree`: trees of files into a pool and out of it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::controlled::{Controlled, Opener};
 use super::mount::{check_threads, start_log_of};
-use crate::args::tree::{CopyInArgs, CopyOutArgs, HowArgs};
+use crate::args::tree::{ExportTreeArgs, HowArgs, ImportArgs};
 use crate::backend::Backend;
 use crate::exit::{self, UsageError};
 use crate::output::{Output, printable};
@@ -29,25 +29,8 @@ const LOG: &str = "cli::tree=warn";
 const THREADS_MIN: usize = 2;
 const THREADS_DEFAULT_MAX: usize = 16;
 
-/// The direction of a copy.
-#[derive(Clone, Copy)]
-enum Way {
-    In,
-    Out,
-}
-
-impl Way {
-    /// Returns what the facts call it.
-    fn key(self) -> &'static str {
-        match self {
-            Way::In => "copied_in",
-            Way::Out => "copied_out",
-        }
-    }
-}
-
-pub(crate) fn copy_in(
-    args: &CopyInArgs,
+pub(crate) fn import(
+    args: &ImportArgs,
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
@@ -56,23 +39,23 @@ pub(crate) fn copy_in(
     let opener = Opener { backend, members: &args.members };
     let at = Controlled::find(&args.pool, opener, true)?;
     let asked = spec_of(&at, &args.pool, &args.path, &args.how, is_archive).and_then(|mut tree| {
-        let CopyInArgs { skip_same: skips_same, no_setuid, no_devices, .. } = *args;
+        let ImportArgs { skip_same: skips_same, no_setuid, no_devices, .. } = *args;
         tree.rules = Rules { skips_same, no_setuid, no_devices, ..tree.rules };
-        if tree.snapshot.is_some() {
-            let message = format!("{}: a snapshot never changes", args.pool.display());
+        if tree.clone.is_some() {
+            let message = format!("{}: a clone never changes", args.pool.display());
             return Err(UsageError::new(message).into());
         }
         check_apart(&at, &tree, &args.source)?;
         let shown = named(&at, &tree);
-        let facts = ask(&at, &Transfer::CopyIn { tree }, file, ("copied", output))?;
+        let facts = ask(&at, &Transfer::Import { tree }, file, ("imported", output))?;
         Ok((shown, facts))
     });
     let (shown, facts) = at.finish(asked)?;
-    tell((&shown, Way::In), &args.source.display().to_string(), &facts, output)
+    tell((&shown, "imported"), &args.source.display().to_string(), &facts, output)
 }
 
-pub(crate) fn copy_out(
-    args: &CopyOutArgs,
+pub(crate) fn export(
+    args: &ExportTreeArgs,
     backend: &dyn Backend,
     output: &Output,
 ) -> anyhow::Result<u8> {
@@ -84,7 +67,7 @@ pub(crate) fn copy_out(
         let shown = named(&at, &tree);
         check_outside(&at, &tree, &args.target)?;
         let (file, is_new) = target_of(&args.target, is_archive)?;
-        let done = ask(&at, &Transfer::CopyOut { tree }, file, ("copied", output));
+        let done = ask(&at, &Transfer::ExportTree { tree }, file, ("exported", output));
         if is_new && done.is_err() {
             remove_empty(&args.target);
         }
@@ -95,16 +78,16 @@ pub(crate) fn copy_out(
     let target = args.target.display().to_string();
     if to_stdout {
         // Standard output has the archive.
-        output.remark(&text_of((&shown, Way::Out), &target, &facts));
+        output.remark(&text_of((&shown, "exported"), &target, &facts));
         return Ok(code_of(&facts));
     }
-    tell((&shown, Way::Out), &target, &facts, output)
+    tell((&shown, "exported"), &target, &facts, output)
 }
 
 /// Returns the fileset as people write it.
 fn named(at: &Controlled, tree: &TreeSpec) -> String {
-    let snapshot = tree.snapshot.as_ref().map_or(String::new(), |snapshot| format!("@{snapshot}"));
-    format!("{}:{}{snapshot}", at.pool.display(), tree.fileset)
+    let clone = tree.clone.as_ref().map_or(String::new(), |clone| format!("@{clone}"));
+    format!("{}:{}{clone}", at.pool.display(), tree.fileset)
 }
 
 fn spec_of(
@@ -121,25 +104,23 @@ fn spec_of(
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = how.threads.unwrap_or((2 * processors).clamp(THREADS_MIN, THREADS_DEFAULT_MAX));
     check_threads(threads, THREADS_MAX)?;
-    let (fileset, snapshot) = match &at.snapshot {
-        Some(_) => {
-            at.named_snapshot(argument).map(|(fileset, snapshot)| (fileset, Some(snapshot)))?
-        }
+    let (fileset, clone) = match &at.clone {
+        Some(_) => at.named_clone(argument).map(|(fileset, clone)| (fileset, Some(clone)))?,
         None => (at.fileset.clone().unwrap_or_else(|| ROOT_NAME.to_owned()), None),
     };
     let path = path.as_os_str().as_bytes().to_vec();
     let verifies = how.verify || how.repair;
-    Ok(TreeSpec { fileset, snapshot, path, is_archive, threads, verifies, rules: how.rules() })
+    Ok(TreeSpec { fileset, clone, path, is_archive, threads, verifies, rules: how.rules() })
 }
 
-/// Opens what is copied in, and says whether it is a tar.
+/// Opens what is imported, and says whether it is a tar.
 fn source_of(source: &Path) -> anyhow::Result<(File, bool)> {
     if source == Path::new("-") {
         let stdin = std::io::stdin().as_fd().try_clone_to_owned()?;
         return Ok((File::from(stdin), true));
     }
     let file = File::open(source)
-        .with_context(|| format!("{}: check the path of what is copied in", source.display()))?;
+        .with_context(|| format!("{}: check the path of what is imported", source.display()))?;
     let is_archive = !file.metadata()?.is_dir();
     Ok((file, is_archive))
 }
@@ -149,7 +130,7 @@ fn is_archive(target: &Path) -> bool {
     target == Path::new("-") || (is_tar && !target.is_dir())
 }
 
-/// Refuses a source that the tree to be made is in: it would be copied into itself without end.
+/// Refuses a source that the tree to be made is in: it would be imported into itself without end.
 fn check_apart(at: &Controlled, tree: &TreeSpec, source: &Path) -> anyhow::Result<()> {
     if source == Path::new("-") || !source.is_dir() || !at.is_served() {
         return Ok(());
@@ -161,7 +142,7 @@ fn check_apart(at: &Controlled, tree: &TreeSpec, source: &Path) -> anyhow::Resul
         let mut above = target.ancestors().take_while(|it| it.starts_with(&directory));
         anyhow::ensure!(
             of_source.is_none() || !above.any(|it| id_of(it) == of_source),
-            "{}: what is copied in would go into it, to {}, and be copied in turn: name a \
+            "{}: what is imported would go into it, to {}, and be imported in turn: name a \
              place outside of it with --path",
             source.display(),
             target.display()
@@ -171,9 +152,9 @@ fn check_apart(at: &Controlled, tree: &TreeSpec, source: &Path) -> anyhow::Resul
 }
 
 /// Refuses a target in the tree that is exported: what is written there would be exported in turn.
-/// A snapshot does not change, so it may be exported into its fileset.
+/// A clone does not change, so it may be exported into its fileset.
 fn check_outside(at: &Controlled, tree: &TreeSpec, target: &Path) -> anyhow::Result<()> {
-    if target == Path::new("-") || tree.snapshot.is_some() || !at.is_served() {
+    if target == Path::new("-") || tree.clone.is_some() || !at.is_served() {
         return Ok(());
     }
     let parent = target.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -186,7 +167,7 @@ fn check_outside(at: &Controlled, tree: &TreeSpec, target: &Path) -> anyhow::Res
         anyhow::ensure!(
             !is_below,
             "{}: it is in the tree that is exported, {}, and would be exported into itself: name a \
-             place elsewhere, or export a snapshot",
+             place elsewhere, or export a clone",
             target.display(),
             source.display()
         );
@@ -272,28 +253,26 @@ fn code_of(facts: &Value) -> u8 {
 }
 
 fn tell(
-    (fileset, way): (&str, Way),
+    (fileset, what): (&str, &str),
     other: &str,
     facts: &Value,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let mut value = json!({ way.key(): other, "fileset": fileset });
+    let mut value = json!({ what: other, "fileset": fileset });
     if let (Some(value), Some(facts)) = (value.as_object_mut(), facts.as_object()) {
         value.extend(facts.clone());
     }
-    output.fact(&text_of((fileset, way), other, facts), &value);
+    output.fact(&text_of((fileset, what), other, facts), &value);
     Ok(code_of(facts))
 }
 
-fn text_of((fileset, way): (&str, Way), other: &str, facts: &Value) -> String {
+fn text_of((fileset, what): (&str, &str), other: &str, facts: &Value) -> String {
     let of = |name: &str| facts[name].as_u64().unwrap_or(0);
-    let (other, fileset) = (printable(other), printable(fileset));
-    let (what, place) = match way {
-        Way::In => (other, format!("into {fileset}")),
-        Way::Out => (fileset, format!("to {other}")),
-    };
+    let way = if what == "imported" { "into" } else { "from" };
     let mut text = format!(
-        "{what} is copied {place}: {} files ({}), {} directories",
+        "{} is {what} {way} {}: {} files ({}), {} directories",
+        printable(other),
+        printable(fileset),
         of("files"),
         ByteSize(of("bytes")),
         of("directories"),

@@ -168,7 +168,7 @@ mod tests {
         });
         assert!(words.contains("did not come"), "{words}");
         assert!(mounts.hand_overs().is_empty() && !mounts.reap(false));
-        let claim = mounts.claim(None, None, &crate::uses::Use::CopyIn);
+        let claim = mounts.claim(None, None, &crate::uses::Use::Import);
         drop(claim.expect("the fileset is free"));
         pool.close().expect("memory does not fail");
     }

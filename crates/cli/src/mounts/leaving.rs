@@ -57,14 +57,14 @@ impl Mounts {
     pub(super) fn claim(
         &self,
         name: Option<&FilesetName>,
-        snapshot: Option<&NamePart>,
+        clone: Option<&NamePart>,
         how: &Use,
     ) -> Result<Claim, BackendError> {
         let asked = Instant::now();
         loop {
             // Before the claim: a mount that leaves meanwhile is no reason to give up.
             let waits = self.is_leaving() && asked.elapsed() < LEAVE_TIME;
-            match self.uses.claim(name, snapshot, how.clone()) {
+            match self.uses.claim(name, clone, how.clone()) {
                 Err(_) if waits => std::thread::park_timeout(LEAVE_POLL),
                 claimed => return claimed,
             }

@@ -53,7 +53,7 @@ pub(crate) struct Config {
     pub(crate) grants: Vec<(Option<usize>, Grant)>,
     /// What is exported: the number of the pool among [`Config::pools`], and how.
     pub(crate) exports: Vec<(usize, ExportSpec)>,
-    /// Of which filesets snapshots are taken by schedule.
+    /// Of which filesets clones are taken by schedule.
     pub(crate) schedules: Vec<ConfiguredSchedule>,
     /// How often pools are scrubbed, by number; others: as a command has said, or by default.
     pub(crate) scrubs: BTreeMap<usize, ScrubEvery>,
@@ -73,7 +73,7 @@ pub(crate) struct PoolConfig {
 pub(crate) struct MountConfig {
     /// The pool's path.
     pub(crate) pool: PathBuf,
-    /// The fileset, or a snapshot of it; `None`: the first.
+    /// The fileset, or a clone of it; `None`: the first.
     pub(crate) fileset: Option<String>,
     /// Where.
     pub(crate) directory: PathBuf,
@@ -485,9 +485,9 @@ fn mount_of(
         return wrong(format!("{shown}: a fileset has one mount, and this one has one above"));
     }
     if let Some(fileset) = fileset {
-        let (name, snapshot) = fileset.split_once('@').unwrap_or((fileset, "a"));
-        if name.parse::<FilesetName>().is_err() || NamePart::new(snapshot).is_err() {
-            return wrong(format!("{fileset}: name a fileset as a/b, a snapshot as a/b@monday"));
+        let (name, clone) = fileset.split_once('@').unwrap_or((fileset, "a"));
+        if name.parse::<FilesetName>().is_err() || NamePart::new(clone).is_err() {
+            return wrong(format!("{fileset}: name a fileset as a/b, a clone as a/b@monday"));
         }
     }
     if let Some(options) = options {

@@ -409,7 +409,7 @@ impl Hub {
         Ok(all.filter_map(named).collect())
     }
 
-    /// Returns the filesets of a pool that have a name, and no snapshots.
+    /// Returns the filesets of a pool that have a name, and no clones.
     pub(super) fn filesets_of(&self, index: usize) -> Result<Vec<FilesetFacts>, BackendError> {
         let (mut all, mut from) = (Vec::new(), Some(0));
         while let Some(slot) = from {
@@ -420,9 +420,8 @@ impl Hub {
                 break;
             };
             // What is being freed has the name and the identity that it had.
-            let is_there = |it: &FilesetFacts| {
-                it.freed_permille.is_none() && !it.is_snapshot && !it.is_receiving
-            };
+            let is_there =
+                |it: &FilesetFacts| it.freed_permille.is_none() && !it.is_clone && !it.is_receiving;
             all.extend(list.into_iter().filter(is_there));
             // Slots rise, so this ends.
             from = next.filter(|&next| next > slot);

@@ -220,11 +220,11 @@ pub(crate) struct Hub {
     unserved: unserved::AllUnserved,
     /// The filesets that are being moved.
     arriving: exports::Arriving,
-    /// Snapshots by schedule.
+    /// Clones by schedule.
     schedules: Mutex<Schedules>,
     /// Whether what was set before is in there.
     has_read_schedules: AtomicBool,
-    /// By number of the pool: snapshots that a schedule would delete and something needs.
+    /// By number of the pool: clones that a schedule would delete and something needs.
     stays: Mutex<BTreeMap<usize, Vec<String>>>,
     /// Scrubs by schedule.
     scrubs: Mutex<Scrubs>,
@@ -237,7 +237,7 @@ pub(crate) struct Hub {
     moving: Mutex<()>,
     /// Which, for as long as that takes.
     moved_now: moving::MovedNow,
-    /// Held while snapshots of a pool are taken and deleted by schedule.
+    /// Held while clones of a pool are taken and deleted by schedule.
     keeping: Mutex<()>,
 }
 
@@ -500,9 +500,9 @@ impl OpenPool for Asked {
     fn hold_fileset(
         &self,
         name: Option<&FilesetName>,
-        snapshot: Option<&NamePart>,
+        clone: Option<&NamePart>,
     ) -> Result<FilesetUuid, BackendError> {
-        self.pool().hold_fileset(name, snapshot)
+        self.pool().hold_fileset(name, clone)
     }
 
     fn release_fileset(&self, fileset: FilesetUuid) {
@@ -554,8 +554,8 @@ impl OpenPool for Asked {
             Transfer::Diff { .. }
             | Transfer::Send { .. }
             | Transfer::Receive { .. }
-            | Transfer::CopyIn { .. }
-            | Transfer::CopyOut { .. } => {
+            | Transfer::Import { .. }
+            | Transfer::ExportTree { .. } => {
                 self.pool().transfer(request, peer, file, fronts, progress)
             }
         }

@@ -103,7 +103,7 @@ impl Hub {
             },
         };
         let marked = Marked::new(&self.moved_now, identity, [index, there_index]);
-        // A schedule that takes a snapshot has not seen the mark: it is waited for.
+        // A schedule that takes a clone has not seen the mark: it is waited for.
         drop(lock(&self.keeping));
         if let Some(identity) = identity {
             self.exports_will_move(identity, there_index)?;

@@ -1,25 +1,25 @@
-//! Snapshots by schedule: one at each full hour, day, week or month, and only so many of each kept.
+//! Clones by schedule: one at each full hour, day, week or month, and only so many of each kept.
 //!
 //! # Policy
 //!
-//! 1. A snapshot is due when none has the name of the period that is now:
-//!    `hourly-2026-11-23_19-00`, by UTC. So a server that was not there at the full hour takes it
-//!    when it is back, and a clock that is set back takes none twice.
-//! 2. Of the snapshots that are named so, the newest ones are kept, by their names, and one at
-//!    least; the others are deleted. Whatever is named in another way is nobody's but the user's.
+//! 1. A clone is due when none has the name of the period that is now: `hourly-2026-11-23_19-00`,
+//!    by UTC. So a server that was not there at the full hour takes it when it is back, and a clock
+//!    that is set back takes none twice.
+//! 2. Of the clones that are named so, the newest ones are kept, by their names, and one at least;
+//!    the others are deleted. Whatever is named in another way is nobody's but the user's.
 //! 3. What is named after now, by a clock that was wrong, neither counts nor is deleted.
 //! 4. What something needs counts, and is passed over: what is held, read, mounted, or gone back
-//!    to by a clone. It is told with the schedule ([`Schedule::stays`]). What is refused for
-//!    another cause is passed over too.
-//! 5. Of a fileset one snapshot is deleted at a pass, and none while another of its family is being
+//!    to by a fork. It is told with the schedule ([`Schedule::stays`]). What is refused for another
+//!    cause is passed over too.
+//! 5. Of a fileset one clone is deleted at a pass, and none while another of its family is being
 //!    freed: the pool frees one at a time. A look makes up to [`PASSES_MAX`] passes.
 //! 6. While a fileset moves to another pool of the server nothing is taken or deleted of it: a
-//!    snapshot would be in the way. What is due then is taken at the next look, where it is then.
-//! 7. What is deleted is the snapshot that was seen: one that somebody has taken anew by that name
+//!    clone would be in the way. What is due then is taken at the next look, where it is then.
+//! 7. What is deleted is the clone that was seen: one that somebody has taken anew by that name
 //!    meanwhile is another, and stays.
-//! 8. Where a fileset has as many snapshots as it can have, the oldest one that the schedule has
-//!    taken of the kind that is due goes first; of a kind that has but one that stays, and one of
-//!    the others goes. A schedule that keeps more than a fileset can have is refused.
+//! 8. Where a fileset has as many clones as it can have, the oldest one that the schedule has taken
+//!    of the kind that is due goes first; of a kind that has but one that stays, and one of the
+//!    others goes. A schedule that keeps more than a fileset can have is refused.
 //!
 //! A schedule is of a fileset, whatever that is called: it goes by identity, so a rename changes
 //! nothing, and another fileset that gets the name has no schedule. One whose fileset is gone stays
@@ -53,21 +53,21 @@ use crate::events::now_seconds;
 
 pub(crate) use self::configured::{ConfiguredSchedule, check as check_configured};
 
-/// Most snapshots of one kind that a schedule keeps.
+/// Most clones of one kind that a schedule keeps.
 const KEPT_MAX: u32 = 1000;
-/// Most passes of one look, and so most snapshots of a fileset that it deletes: with the time
-/// between them they take less than a look comes after the last.
+/// Most passes of one look, and so most clones of a fileset that it deletes: with the time between
+/// them they take less than a look comes after the last.
 pub(crate) const PASSES_MAX: usize = 32;
-/// Snapshots of a fileset that are tried at one pass, until one can be deleted.
+/// Clones of a fileset that are tried at one pass, until one can be deleted.
 const TRIES_MAX: usize = 16;
-/// Snapshots that a schedule can't delete and are told by name.
+/// Clones that a schedule can't delete and are told by name.
 const STAYS_MAX: usize = 10;
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
 /// The first of January 1970 was a Thursday: so many days before the next Monday week began.
 const MONDAY_OFFSET_DAYS: u64 = 3;
 
-/// How many snapshots of each kind are kept; 0: none is taken, and none deleted.
+/// How many clones of each kind are kept; 0: none is taken, and none deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Counts {
@@ -100,8 +100,7 @@ pub struct Schedule {
     /// What a command has said beside the configuration: it counts once that says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_aside: Option<Counts>,
-    /// Snapshots that it would delete and something needs, and what: ten at most, and how many
-    /// more.
+    /// Clones that it would delete and something needs, and what: ten at most, and how many more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stays: Vec<String>,
 }
@@ -125,20 +124,19 @@ impl Counts {
         ]
     }
 
-    /// Returns how many snapshots are kept in all.
+    /// Returns how many clones are kept in all.
     fn total(&self) -> u64 {
         self.of().iter().map(|(_, count)| u64::from(*count)).sum()
     }
 
-    /// Returns why a fileset that has at most `snapshots_max` snapshots can't have these; 0: not
-    /// known.
-    fn check_fits(&self, fileset: &str, snapshots_max: u64) -> Result<(), String> {
-        if snapshots_max == 0 || self.total() <= snapshots_max {
+    /// Returns why a fileset that has at most `clones_max` clones can't have these; 0: not known.
+    fn check_fits(&self, fileset: &str, clones_max: u64) -> Result<(), String> {
+        if clones_max == 0 || self.total() <= clones_max {
             return Ok(());
         }
         Err(format!(
-            "{} keeps {} snapshots, and {fileset} can have {snapshots_max} at most in this pool: \
-             keep fewer",
+            "{} keeps {} clones, and {fileset} can have {clones_max} at most in this pool: keep \
+             fewer",
             self.text(),
             self.total()
         ))
@@ -147,7 +145,7 @@ impl Counts {
     /// Returns why these make no sense.
     pub(crate) fn check(&self) -> Result<(), String> {
         let is_possible = self.of().iter().all(|(_, count)| *count <= KEPT_MAX);
-        let most = format!("a schedule keeps at most {KEPT_MAX} snapshots of a kind");
+        let most = format!("a schedule keeps at most {KEPT_MAX} clones of a kind");
         if is_possible { Ok(()) } else { Err(most) }
     }
 
@@ -199,7 +197,7 @@ impl Period {
         }
     }
 
-    /// Returns the name of the snapshot of the period that `seconds` is in.
+    /// Returns the name of the clone of the period that `seconds` is in.
     fn name_at(self, seconds: u64) -> String {
         let day = seconds / DAY;
         let begin = match self {
@@ -216,8 +214,8 @@ impl Period {
         format!("{}-{year:04}-{month:02}-{day:02}_{hour:02}-00", self.word())
     }
 
-    /// Returns whether a schedule has named a snapshot so: its periods begin with an hour, or with
-    /// a day, of a month the first.
+    /// Returns whether a schedule has named a clone so: its periods begin with an hour, or with a
+    /// day, of a month the first.
     fn has_named(self, name: &str) -> bool {
         let shape: &[u8; 16] = match self {
             Period::Hour => b"dddd-dd-dd_dd-00",
@@ -260,12 +258,11 @@ pub(crate) fn moment(seconds: u64) -> String {
 struct Due {
     take: Vec<String>,
     delete: Vec<String>,
-    /// What goes, the first first, where the fileset can have no snapshot more and one is to be
-    /// taken.
+    /// What goes, the first first, where the fileset can have no clone more and one is to be taken.
     spare: Vec<String>,
 }
 
-/// Returns what is due at `seconds` where there are snapshots of these `names`.
+/// Returns what is due at `seconds` where there are clones of these `names`.
 fn plan(counts: &Counts, seconds: u64, names: &[String]) -> Due {
     let (mut due, mut others) = (Due::default(), Vec::new());
     for (period, count) in counts.of().into_iter().filter(|(_, count)| *count > 0) {
@@ -311,26 +308,26 @@ pub(crate) type Schedules = BTreeMap<(usize, String), Schedule>;
 #[derive(Debug, Default)]
 pub(super) struct Found {
     name: String,
-    snapshots: Vec<String>,
+    clones: Vec<String>,
     /// What identifies each of them.
     identities: BTreeMap<String, String>,
-    /// Snapshots that something needs, and what.
+    /// Clones that something needs, and what.
     needed: BTreeMap<String, String>,
     /// Whether one of its family was deleted and is not all free.
     is_freeing: bool,
-    /// How many snapshots it can have, and how many more.
-    snapshots_max: u64,
-    snapshots_left: u64,
+    /// How many clones it can have, and how many more.
+    clones_max: u64,
+    clones_left: u64,
 }
 
 impl Found {
     /// Splits what is to be deleted into what can be and what stays, and why.
     fn split(&self, delete: Vec<String>) -> (Vec<String>, Vec<String>) {
         let (mut can, mut stays) = (Vec::new(), Vec::new());
-        for snapshot in delete {
-            match self.needed.get(&snapshot) {
-                None => can.push(snapshot),
-                Some(by) => stays.push(format!("{}@{snapshot}: {by}", self.name)),
+        for clone in delete {
+            match self.needed.get(&clone) {
+                None => can.push(clone),
+                Some(by) => stays.push(format!("{}@{clone}: {by}", self.name)),
             }
         }
         (can, stays)
@@ -445,16 +442,14 @@ impl Hub {
         keep.check().map_err(|cause| served.failed(cause))?;
         name_of(fileset).map_err(|cause| served.failed(cause))?;
         if is_gone && !is_none {
-            return Err(
-                served.failed("a fileset that is gone has no snapshots to take: write none")
-            );
+            return Err(served.failed("a fileset that is gone has no clones to take: write none"));
         }
         if !is_gone {
             self.check_not_configured(index, fileset)?;
         }
         let found = self.found(index)?;
         if let Some(of) = found.values().find(|it| it.name == fileset && !is_gone) {
-            keep.check_fits(fileset, of.snapshots_max).map_err(|cause| served.failed(cause))?;
+            keep.check_fits(fileset, of.clones_max).map_err(|cause| served.failed(cause))?;
         }
         let mut schedules = self.schedules();
         let mut next = renamed(&schedules, index, &found);
@@ -506,7 +501,7 @@ impl Hub {
         let mut list = configured::merged(own, &self.configured(index), &found);
         for schedule in &mut list {
             let Some(of) = found.get(&schedule.uuid) else { continue };
-            let due = plan(&schedule.keep, now_seconds(), &of.snapshots);
+            let due = plan(&schedule.keep, now_seconds(), &of.clones);
             schedule.stays = shortened(of.split(due.delete).1);
         }
         list.sort_by(|a, b| (&a.fileset, a.is_gone).cmp(&(&b.fileset, b.is_gone)));
@@ -558,9 +553,9 @@ impl Hub {
                     kept.failed.push((index, format!("the fileset {fileset}{by} is gone")));
                     continue;
                 };
-                let Due { take, mut delete, spare } = plan(&keep, seconds, &found.snapshots);
+                let Due { take, mut delete, spare } = plan(&keep, seconds, &found.clones);
                 let has_room =
-                    u64::try_from(take.len()).is_ok_and(|count| found.snapshots_left >= count);
+                    u64::try_from(take.len()).is_ok_and(|count| found.clones_left >= count);
                 if !has_room {
                     // What the eighth sentence has go and something needs is no surplus.
                     delete.extend(found.split(spare).0.into_iter().take(1));
@@ -569,7 +564,7 @@ impl Hub {
                 let (delete, stays) = found.split(delete);
                 all_stay.extend(stays);
                 if has_room || (delete.is_empty() && !found.is_freeing) {
-                    self.take_snapshots(index, &fileset, take, &mut kept);
+                    self.take_clones(index, &fileset, take, &mut kept);
                 }
                 kept.has_more |= if found.is_freeing {
                     !delete.is_empty() || !has_room
@@ -583,15 +578,15 @@ impl Hub {
         kept
     }
 
-    fn take_snapshots(&self, index: usize, fileset: &str, take: Vec<String>, kept: &mut Kept) {
-        for snapshot in take {
+    fn take_clones(&self, index: usize, fileset: &str, take: Vec<String>, kept: &mut Kept) {
+        for clone in take {
             let fileset = fileset.to_owned();
-            self.ask_for(index, &Request::SnapshotCreate { fileset, snapshot }, kept);
+            self.ask_for(index, &Request::CloneCreate { fileset, clone }, kept);
         }
     }
 
-    /// Deletes the first snapshot that can be. Returns whether it has: then another pass looks what
-    /// is left, and what stays.
+    /// Deletes the first clone that can be. Returns whether it has: then another pass looks what is
+    /// left, and what stays.
     pub(super) fn delete_one(
         &self,
         index: usize,
@@ -599,11 +594,11 @@ impl Hub {
         delete: Vec<String>,
         kept: &mut Kept,
     ) -> bool {
-        for snapshot in delete.into_iter().take(TRIES_MAX) {
+        for clone in delete.into_iter().take(TRIES_MAX) {
             // The policy's seventh sentence.
-            let uuid = found.identities.get(&snapshot).cloned();
+            let uuid = found.identities.get(&clone).cloned();
             let fileset = found.name.clone();
-            if self.ask_for(index, &Request::SnapshotDelete { fileset, snapshot, uuid }, kept) {
+            if self.ask_for(index, &Request::CloneDelete { fileset, clone, uuid }, kept) {
                 return true;
             }
         }
@@ -640,30 +635,30 @@ impl Hub {
             from = next.filter(|&next| next > slot);
         }
         let (mut by_name, mut found) = (BTreeMap::new(), BTreeMap::new());
-        for facts in all.iter().filter(|it| it.freed_permille.is_none() && !it.is_snapshot) {
+        for facts in all.iter().filter(|it| it.freed_permille.is_none() && !it.is_clone) {
             by_name.insert(facts.name.clone(), facts.uuid.clone());
             let is_freeing = facts.is_family_freed;
             let of = Found {
                 name: facts.name.clone(),
                 is_freeing,
-                snapshots_max: facts.snapshots_max,
-                snapshots_left: facts.snapshots_left,
+                clones_max: facts.clones_max,
+                clones_left: facts.clones_left,
                 ..Found::default()
             };
             found.insert(facts.uuid.clone(), of);
         }
         for facts in all {
-            let Some((fileset, snapshot)) = facts.name.split_once('@') else { continue };
+            let Some((fileset, clone)) = facts.name.split_once('@') else { continue };
             let of = by_name.get(fileset).and_then(|uuid| found.get_mut(uuid));
             let Some(of) = of else { continue };
             if facts.freed_permille.is_some() {
                 continue;
             }
-            of.snapshots.push(snapshot.to_owned());
-            of.identities.insert(snapshot.to_owned(), facts.uuid.clone());
+            of.clones.push(clone.to_owned());
+            of.identities.insert(clone.to_owned(), facts.uuid.clone());
             let used = facts.used_by.first().map(|how| format!("it is {}", how.words()));
             if let Some(by) = used.or(facts.needed_by) {
-                of.needed.insert(snapshot.to_owned(), by);
+                of.needed.insert(clone.to_owned(), by);
             }
         }
         Ok(found)

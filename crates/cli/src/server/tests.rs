@@ -187,12 +187,12 @@ fn a_schedule_belongs_to_a_fileset_and_not_to_its_name() {
     let next = hub_of(&pool, &state);
     next.read_schedules().expect("it is whole");
     assert_eq!(next.keep_schedules(NOW), Kept::default());
-    let snapshots: Vec<String> =
-        filesets(&next).into_iter().filter(|it| it.is_snapshot).map(|it| it.name).collect();
-    assert_eq!(snapshots, ["home@hourly-2026-11-23_19-00"]);
-    let delete = Request::SnapshotDelete {
+    let clones: Vec<String> =
+        filesets(&next).into_iter().filter(|it| it.is_clone).map(|it| it.name).collect();
+    assert_eq!(clones, ["home@hourly-2026-11-23_19-00"]);
+    let delete = Request::CloneDelete {
         fileset: "home".to_owned(),
-        snapshot: "hourly-2026-11-23_19-00".to_owned(),
+        clone: "hourly-2026-11-23_19-00".to_owned(),
         uuid: None,
     };
     assert_eq!(asked(&next, &delete), Ok(Answer::Done));
@@ -248,13 +248,13 @@ fn a_schedule_that_is_taken_away_is_that_of_the_fileset_which_has_the_name() {
     std::fs::remove_dir_all(&state).expect("it is ours");
 }
 
-fn snapshots(hub: &Hub) -> Vec<String> {
-    filesets(hub).into_iter().filter(|it| it.is_snapshot).map(|it| it.name).collect()
+fn clones(hub: &Hub) -> Vec<String> {
+    filesets(hub).into_iter().filter(|it| it.is_clone).map(|it| it.name).collect()
 }
 
 /// Goal: what a schedule has too much of goes, all of it at one look and without a failure, and
-/// what something needs stays, is told, and keeps nothing else from going. Method: old snapshots,
-/// of which the oldest is held, the next has a clone, and the one after that is mounted.
+/// what something needs stays, is told, and keeps nothing else from going. Method: old clones, of
+/// which the oldest is held, the next has a fork, and the one after that is mounted.
 #[test]
 fn a_schedule_deletes_what_nothing_needs_whatever_stays() {
     let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
@@ -264,15 +264,14 @@ fn a_schedule_deletes_what_nothing_needs_whatever_stays() {
     let fileset = || "root".to_owned();
     let own = |hour: u64| format!("hourly-2026-11-23_{hour:02}-00");
     for hour in 4..14 {
-        let take = Request::SnapshotCreate { fileset: fileset(), snapshot: own(hour) };
+        let take = Request::CloneCreate { fileset: fileset(), clone: own(hour) };
         assert_eq!(asked(&hub, &take), Ok(Answer::Done));
     }
-    let (snapshot, hold) = (own(4), "me".to_owned());
-    let hold = Request::SnapshotHold { fileset: fileset(), snapshot, hold, is_held: true };
+    let (clone, hold) = (own(4), "me".to_owned());
+    let hold = Request::CloneHold { fileset: fileset(), clone, hold, is_held: true };
     assert_eq!(asked(&hub, &hold), Ok(Answer::Done));
-    let clone =
-        Request::CloneCreate { fileset: fileset(), snapshot: own(5), to: "clone".to_owned() };
-    assert_eq!(asked(&hub, &clone), Ok(Answer::Done));
+    let fork = Request::FilesetFork { fileset: fileset(), clone: own(5), to: "fork".to_owned() };
+    assert_eq!(asked(&hub, &fork), Ok(Answer::Done));
     let (name, part) = ("root".parse().expect("a name"), NamePart::new(&own(6)).expect("a part"));
     let mount = crate::uses::Use::Mount("/mnt".into());
     let uses = &hub.pools[0].mounts.uses;
@@ -283,13 +282,13 @@ fn a_schedule_deletes_what_nothing_needs_whatever_stays() {
     // Taken now: the look goes by the clock.
     let failed = timetable::keep(&hub, &std::sync::atomic::AtomicBool::new(false));
     assert_eq!(failed, []);
-    let left = snapshots(&hub);
+    let left = clones(&hub);
     let wanted: Vec<String> = [4, 5, 6].map(|hour| format!("root@{}", own(hour))).into();
     assert!(left.starts_with(&wanted) && left.len() == 4, "{left:?}");
     let list = asked(&hub, &Request::ScheduleList {});
     let Ok(Answer::Schedules(list)) = list else { panic!("{list:?}") };
     let stays = &list[0].stays;
-    for (at, word) in ["held by me", "clone", "mounted on /mnt"].iter().enumerate() {
+    for (at, word) in ["held by me", "fork", "mounted on /mnt"].iter().enumerate() {
         assert!(stays[at].starts_with(&wanted[at]) && stays[at].contains(word), "{stays:?}");
     }
     let status = hub.schedule_status(0).expect("there is a schedule");
@@ -297,7 +296,7 @@ fn a_schedule_deletes_what_nothing_needs_whatever_stays() {
     // What is no longer needed goes.
     drop(claim);
     assert_eq!(timetable::keep(&hub, &std::sync::atomic::AtomicBool::new(false)), []);
-    assert_eq!(snapshots(&hub).len(), 3);
+    assert_eq!(clones(&hub).len(), 3);
     pool.close().expect("memory does not fail");
     std::fs::remove_dir_all(&state).expect("it is ours");
 }

@@ -12,7 +12,7 @@ use super::schedule::PASSES_MAX;
 use crate::bugs;
 use crate::events::{self, now_seconds};
 
-/// How often schedules are looked at: a snapshot is so late at most.
+/// How often schedules are looked at: a clone is so late at most.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// How long a pass waits for the one before it: the pool goes on with what it frees so often.
 const PASS_TIME: Duration = Duration::from_millis(250);

@@ -139,7 +139,7 @@ impl Hub {
             return self.export(index, spec, ExportSource::Kept);
         };
         let name = names.of(fileset)?;
-        // A server that was opened with a snapshot has that as its main one, and by no other name.
+        // A server that was opened with a clone has that as its main one, and by no other name.
         if name.is_none() && fileset == served.pool.file_system().main_fileset() {
             let spec = ExportSpec { fileset: None, ..spec.clone() };
             return self.export(index, &spec, ExportSource::Kept);

@@ -126,8 +126,7 @@ fn each_role_does_what_it_may_and_nothing_else() {
     let control = |request: Value| json!({ "ask": "control", "version": 1, "request": request });
     let create = || control(json!({ "do": "fileset-create", "name": "a", "properties": {} }));
     let list = || control(json!({ "do": "fileset-list", "from": 0 }));
-    let diff =
-        json!({ "do": "send", "fileset": "a", "snapshot": "c", "from": null, "resume": null });
+    let diff = json!({ "do": "send", "fileset": "a", "clone": "c", "from": null, "resume": null });
     let questions = [
         create(),
         list(),
@@ -364,9 +363,9 @@ impl OpenPool for Held {
     fn hold_fileset(
         &self,
         name: Option<&FilesetName>,
-        snapshot: Option<&NamePart>,
+        clone: Option<&NamePart>,
     ) -> Result<FilesetUuid, BackendError> {
-        self.pool.hold_fileset(name, snapshot)
+        self.pool.hold_fileset(name, clone)
     }
 
     fn release_fileset(&self, fileset: FilesetUuid) {

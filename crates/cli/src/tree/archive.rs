@@ -308,7 +308,7 @@ impl<R: Read> Archive<R> {
             entry.meta.size_bytes = if has_content { stored_bytes } else { 0 };
             if is_unknown(header.entry_type().as_byte()) {
                 let kind = char::from(header.entry_type().as_byte()).escape_default();
-                entry.wrong.push(format!("its type `{kind}` is unknown: copied in as a file"));
+                entry.wrong.push(format!("its type `{kind}` is unknown: imported as a file"));
             }
             entry.take_records(before)?;
             if let Some(sparse) = sparse {
@@ -752,7 +752,7 @@ fn not_a_tar(bytes: &[u8]) -> ArchiveError {
     let found = packed.iter().find(|(magic, ..)| bytes.starts_with(magic));
     ArchiveError::Wrong(match found {
         Some((_, name, command)) => format!(
-            "the archive is packed by {name}: give `{command} FILE | holdfast copy-in - POOL:a`"
+            "the archive is packed by {name}: give `{command} FILE | holdfast import - POOL:a`"
         ),
         None if bytes.is_empty() => "the archive is empty".to_owned(),
         None => "it is no tar: name a directory or a tar".to_owned(),

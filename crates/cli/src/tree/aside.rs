@@ -23,7 +23,7 @@ use crate::wiring::neighbours::{has_threads, started_of};
 const PREFIX: &str = ".holdfast-";
 /// Hexadecimal digits of the random part.
 const RANDOM_DIGITS: usize = 16;
-/// Names that are removed when a directory is entered; the next copy removes more.
+/// Names that are removed when a directory is entered; the next import or export removes more.
 const REMOVED_MAX: usize = 1024;
 
 /// Returns when this process started; `None`: there is no proc(5).
@@ -38,7 +38,7 @@ pub(crate) fn name() -> TreeResult<Vec<u8>> {
     Ok(format!("{PREFIX}{process}-{start}-{}", random()?).into_bytes())
 }
 
-/// Returns a name that no file has, for a file that is not replaced yet: no copy
+/// Returns a name that no file has, for a file that is not replaced yet: no import or export
 /// removes it (AN2).
 pub(crate) fn kept_name() -> TreeResult<Vec<u8>> {
     Ok(format!("{PREFIX}kept-{}", random()?).into_bytes())
@@ -99,8 +99,8 @@ pub(crate) fn remove_left<T: Tree>(
         };
         let name = super::shown(&name);
         match removed {
-            Ok(()) => tracing::info!(name, "removed what a killed copy left"),
-            Err(error) => tracing::warn!(name, %error, "a killed copy left it"),
+            Ok(()) => tracing::info!(name, "removed what a killed import or export left"),
+            Err(error) => tracing::warn!(name, %error, "a killed import or export left it"),
         }
     }
     Ok(())

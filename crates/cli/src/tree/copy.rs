@@ -340,7 +340,7 @@ impl<S: Tree, T: Tree> Job<'_, S, T> {
         self.push(Work::Names(Arc::clone(pair), names));
     }
 
-    /// Returns the names of files that have more names in the target than this copy-in has brought.
+    /// Returns the names of files that have more names in the target than this import has brought.
     fn names_apart(&self) -> Vec<Work<S, T>> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let names = shared.drain().flat_map(|(_, shared)| shared.names);

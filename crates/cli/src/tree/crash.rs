@@ -1,4 +1,4 @@
-//! A copy-in that a power cut ends, wherever: what it would skip the next time is whole (TE2), and
+//! An import that a power cut ends, wherever: what it would skip the next time is whole (TE2), and
 //! the next time ends with all of it.
 
 use std::fs::{self, File};
@@ -47,7 +47,7 @@ fn run(source: &HostTree, target: &PoolTree, purpose: Purpose) -> Result<(), Str
     }
 }
 
-/// Holds each file that the next copy-in would skip against its source.
+/// Holds each file that the next import would skip against its source.
 fn skipped_are_whole(source: &HostTree, target: &PoolTree) -> Result<(), String> {
     let (from, to) = (source.root(), target.root());
     let mut names = Vec::new();
@@ -88,11 +88,11 @@ fn judge(image: &Image, from: &Path) -> Result<(), String> {
     if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
 }
 
-/// Goal: a power cut at any write of a copy-in leaves nothing that the next one would skip and that
-/// is not whole; the next one ends. Method: some copy-ins one after the other, with a checkpoint
+/// Goal: a power cut at any write of an import leaves nothing that the next one would skip and that
+/// is not whole; the next one ends. Method: some imports one after the other, with a checkpoint
 /// between them; each point of the recording is cut, and judged by reading every byte.
 #[test]
-fn a_copy_in_that_a_crash_ends_goes_on() {
+fn an_import_that_a_crash_ends_goes_on() {
     let from = std::env::temp_dir().join(format!("holdfast-tree-crash-{}", std::process::id()));
     for directory in 0..DIRECTORIES {
         let path = from.join(directory.to_string());
@@ -119,16 +119,16 @@ fn a_copy_in_that_a_crash_ends_goes_on() {
         Strategy { exhaustive_writes_max: 3, random_subsets: 2, torn_variants: 1, seed: 1 };
     let recording = device.recording();
     let judged =
-        judge_cuts("a copy-in", &recording, &strategy, |_| (), |cut| judge(&cut.image, &from));
+        judge_cuts("an import", &recording, &strategy, |_| (), |cut| judge(&cut.image, &from));
     pool.close().expect("nothing fails");
     fs::remove_dir_all(&from).expect("it is ours");
     assert!(judged > 50, "{judged} images mean little");
 }
 
-/// Names of which each has something of another kind, or another target, before a copy-in.
+/// Names of which each has something of another kind, or another target, before an import.
 const REPLACED: [&str; 3] = ["dir", "file", "link"];
 
-/// Checks that each name leads to the old file or to the whole new one, and renames what the copy-in
+/// Checks that each name leads to the old file or to the whole new one, and renames what the import
 /// has left as a process would have left it that has ended.
 fn is_old_or_new(target: &PoolTree) -> Result<(), String> {
     let told = |error: super::TreeError| error.to_string();
@@ -164,9 +164,9 @@ fn is_old_or_new(target: &PoolTree) -> Result<(), String> {
     Ok(())
 }
 
-/// Goal: a power cut at any write of a copy-in that puts a directory in the place of a file, a file
+/// Goal: a power cut at any write of an import that puts a directory in the place of a file, a file
 /// in that of a directory, and a link in that of a link, leaves the old or the new one; the next
-/// copy-in leaves no other names. Method: each point of the recording is cut.
+/// import leaves no other names. Method: each point of the recording is cut.
 #[test]
 fn a_crash_leaves_the_old_or_the_new_one() {
     let from = std::env::temp_dir().join(format!("holdfast-tree-kinds-{}", std::process::id()));
@@ -210,7 +210,7 @@ fn a_crash_leaves_the_old_or_the_new_one() {
         if is_clear { Ok(()) } else { Err(format!("names are left: {names:?}")) }
     };
     let recording = device.recording();
-    let judged = judge_cuts("a copy-in", &recording, &strategy, |_| (), |cut| judge(&cut.image));
+    let judged = judge_cuts("an import", &recording, &strategy, |_| (), |cut| judge(&cut.image));
     pool.close().expect("nothing fails");
     fs::remove_dir_all(&from).expect("it is ours");
     assert!(judged > 20, "{judged} images mean little");

@@ -1,5 +1,5 @@
-//! Trees of files on their way into a pool and out of it: `holdfast copy-in` and
-//! `holdfast copy-out`.
+//! Trees of files on their way into a pool and out of it: `holdfast import` and
+//! `holdfast export-tree`.
 //!
 //! ```text
 //!   host   a directory of this machine --+                 +-- copy     all of one into the other
@@ -311,7 +311,7 @@ pub(crate) fn names_of(path: &[u8]) -> Result<Vec<&[u8]>, String> {
 
 /// Why a directory is not replaced.
 pub(crate) const HAS_CONTENT: &str =
-    "a directory with content is there already: remove it, or copy to another place with --path";
+    "a directory with content is there already: remove it, or import to another place with --path";
 
 /// Returns a path for people.
 pub(crate) fn shown(path: &[u8]) -> String {

@@ -13,7 +13,7 @@
 //!
 //! # Crashes
 //!
-//! What is made beside, or was exchanged, may be left: the next copy-in removes it ([`aside`]).
+//! What is made beside, or was exchanged, may be left: the next import removes it ([`aside`]).
 
 use engine::vnode::api::FileKind;
 
@@ -125,7 +125,7 @@ pub(crate) fn make_directory_over<T: Tree>(
     let (node, beside) = made.map_err(|error| kept(error, true))?;
     let exchanged = exchange(tree, &node, (directory, &beside, name), there.kind);
     let node = exchanged.map_err(|error| {
-        // Where that fails too it is empty, and the next copy-in removes it.
+        // Where that fails too it is empty, and the next import removes it.
         let _ = tree.remove_directory(directory, &beside);
         kept(error, true)
     })?;
@@ -256,7 +256,7 @@ pub(crate) fn give_up<T: Tree>(
         Way::Beside(beside) => Some(&beside[..]),
         Way::Unnamed => None,
     };
-    // Where that fails too, what is left is the superuser's, and the next copy-in replaces it.
+    // Where that fails too, what is left is the superuser's, and the next import replaces it.
     let _ = name.map(|name| tree.remove(spot.directory, name));
     kept(error, making.replaced.is_some())
 }

@@ -10,8 +10,8 @@ use format::attributes::Namespace;
 
 use super::{Attributes, Meta, Tree, TreeError, TreeResult, check_name};
 
-/// The names at the root of a fileset that lead to its snapshots, which are read-only.
-const SNAPSHOTS_NAMES: [&[u8]; 2] = [b".snapshots", b".clones"];
+/// The name at the root of a fileset that leads to its clones, which are read-only.
+const CLONES_NAME: &[u8] = b".clones";
 
 /// Files of a fileset below a directory.
 pub(crate) struct PoolTree {
@@ -52,7 +52,7 @@ fn failed(error: &FsError) -> TreeError {
         error,
         FsError::NoSpace
             | FsError::ReadOnly { .. }
-            | FsError::ReadOnlySnapshot
+            | FsError::ReadOnlyClone
             | FsError::Stale
             | FsError::Io { .. }
             | FsError::Corrupt { .. }
@@ -123,15 +123,15 @@ impl PoolTree {
         PoolNode(Arc::new(Inner { fs: Arc::clone(&self.fs), ino, is_counted: true }))
     }
 
-    /// Refuses a name that leads to snapshots of the fileset and not to its files (TE3): what is
-    /// below it cannot be changed. No listing has it; where one does, it is a file's.
+    /// Refuses a name that leads to clones of the fileset and not to its files (TE3): what is below
+    /// it cannot be changed. No listing has it; where one does, it is a file's.
     fn check_files(&self, directory: &PoolNode, name: &[u8]) -> TreeResult<()> {
-        if !SNAPSHOTS_NAMES.contains(&name) || directory.0.ino != self.top {
+        if name != CLONES_NAME || directory.0.ino != self.top {
             return Ok(());
         }
         let mut is_file = false;
-        self.list(directory, &mut |listed| is_file |= listed == name)?;
-        let cause = "the snapshots of the fileset have this name: give it another, or copy below \
+        self.list(directory, &mut |listed| is_file |= listed == CLONES_NAME)?;
+        let cause = "the clones of the fileset have this name: give it another, or import below \
                      another directory with --path";
         if is_file { Ok(()) } else { Err(TreeError::of_file(cause)) }
     }

@@ -310,10 +310,10 @@ fn an_archive_that_breaks_off_says_so() {
     pool.close().expect("memory does not fail");
 }
 
-/// Goal: a pool that is full in the middle ends a copy-in with words, and what is there is whole; a
-/// second copy-in goes on where it was once there is room.
+/// Goal: a pool that is full in the middle ends an import with words, and what is there is whole; a
+/// second import goes on where it was once there is room.
 #[test]
-fn a_full_pool_ends_a_copy_in_and_the_next_goes_on() {
+fn a_full_pool_ends_an_import_and_the_next_goes_on() {
     let place = Place::new("full");
     let from = place.path("from");
     fs::create_dir_all(&from).expect("it is new");
@@ -358,7 +358,7 @@ fn names_that_climb_are_none() {
     }
 }
 
-/// Goal: whatever bytes come, the copy-in ends, without a bug and inside its tree. Method: good
+/// Goal: whatever bytes come, the import ends, without a bug and inside its tree. Method: good
 /// archives of each form with some bytes changed, cut out or doubled, by seed.
 #[test]
 fn damaged_archives_end_and_stay_inside() {

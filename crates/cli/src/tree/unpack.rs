@@ -7,7 +7,7 @@
 //! Times of a directory are set when all is in it, for what is made in it changes them. Those of
 //! all directories are held until the archive ends, or there are too many
 //! ([`DIRECTORIES_BYTES_MAX`]): then those that the archive has left. Of one that it comes back to
-//! after that, as no walk does, the modification time is that of the copying.
+//! after that, as no walk does, the modification time is that of the import.
 //!
 //! Names come from whoever made the archive (TE1): one that leads out of the tree is left out and
 //! told, and so is one below what is no directory, such as a symbolic link.
@@ -96,7 +96,7 @@ fn run_beside<R: Read, T: Tree>(
         }
         let (directories, entered) = (BTreeMap::new(), BTreeSet::new());
         let reading = Reading { job: &job, directories, held_bytes: 0, entered, beside };
-        // A bug ends the copy-in, and not its caller.
+        // A bug ends the import, and not its caller.
         let read = catch_unwind(AssertUnwindSafe(|| reading.all(reader, moved)));
         job.end();
         match read {
@@ -140,9 +140,9 @@ fn held_bytes(entry: &Entry) -> usize {
     size_of::<Entry>() + 2 * entry.path.len() + entry.target.len() + attributes
 }
 
-/// Returns the error of a copy-in that has met a bug.
+/// Returns the error of an import that has met a bug.
 fn bug() -> TreeError {
-    TreeError::of_all("the copy-in met a bug: see the log")
+    TreeError::of_all("the import met a bug: see the log")
 }
 
 struct Queue<N> {
@@ -190,7 +190,7 @@ impl<T: Tree> Job<'_, T> {
             if self.totals.is_stopped() {
                 self.absent().add(&small.entry.path, Absence::Failed);
             } else {
-                // A bug ends the copy-in, and not its other threads.
+                // A bug ends the import, and not its other threads.
                 let done = catch_unwind(AssertUnwindSafe(|| {
                     let done = self.small(&small);
                     self.target.between_files();
@@ -437,7 +437,7 @@ impl<T: Tree> Reading<'_, '_, T> {
                 Ok(false) => {
                     let mut goes_on = |at| moved(at) && !totals.is_stopped();
                     if archive.drain(&mut goes_on)? && self.job.purpose == Purpose::Copy {
-                        let why = "data after the end of the archive was not copied: copy it \
+                        let why = "data after the end of the archive was not imported: import it \
                                    as an archive of its own";
                         totals.leave_out(b"the archive", why);
                     }

@@ -16,7 +16,7 @@ use crate::args::placement::parse_placement;
 use crate::backend::BackendError;
 use crate::control::{
     Answer, FilesetFacts, JobFacts, LIST_MAX, Peer, Properties, Request, ScrubFacts, TrimFacts,
-    name_of, snapshot_of,
+    clone_of, name_of,
 };
 
 /// Does what is asked of a pool that is served.
@@ -149,15 +149,15 @@ fn control(
         }
         Request::FilesetRename { name, to } => rename(path, pool, name, to)?,
         Request::FilesetDelete { name } => pool.delete_fileset(&named(name)?),
-        Request::CloneCreate { fileset, snapshot, to } => {
-            let snapshot = snapshot_of(snapshot).map_err(|cause| failed(path, cause))?;
+        Request::FilesetFork { fileset, clone, to } => {
+            let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
             let random = random_bytes()?;
             let random = *random.first_chunk().expect("16 of 64 bytes");
-            pool.create_clone((&named(fileset)?, &snapshot), &named(to)?, random).map(|_| ())
+            pool.fork_clone((&named(fileset)?, &clone), &named(to)?, random).map(|_| ())
         }
-        Request::FilesetRestore { fileset, snapshot } => {
-            let snapshot = snapshot_of(snapshot).map_err(|cause| failed(path, cause))?;
-            let restored = pool.restore_fileset(&named(fileset)?, &snapshot);
+        Request::FilesetRestore { fileset, clone } => {
+            let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
+            let restored = pool.restore_fileset(&named(fileset)?, &clone);
             let later = restored.map(|restored| restored.later);
             return later.map(Answer::Names).map_err(|error| refused_by(path, pool, &error));
         }
@@ -177,39 +177,39 @@ fn control(
             }
             done => done.map(drop),
         },
-        Request::SnapshotCreate { fileset, snapshot } => {
-            let snapshot = snapshot_of(snapshot).map_err(|cause| failed(path, cause))?;
+        Request::CloneCreate { fileset, clone } => {
+            let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
             let random = random_bytes()?;
             let random = *random.first_chunk().expect("16 of 64 bytes");
-            pool.create_snapshot(&named(fileset)?, &snapshot, random).map(|_| ())
+            pool.create_clone(&named(fileset)?, &clone, random).map(|_| ())
         }
-        Request::SnapshotCreateBelow { fileset, snapshot } => {
-            let snapshot = snapshot_of(snapshot).map_err(|cause| failed(path, cause))?;
-            let names = snapshots_below(pool, &named(fileset)?, &snapshot)?;
+        Request::CloneCreateBelow { fileset, clone } => {
+            let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
+            let names = clones_below(pool, &named(fileset)?, &clone)?;
             return names.map(Answer::Names).map_err(|error| refused_by(path, pool, &error));
         }
-        Request::SnapshotHold { fileset, snapshot, hold, is_held } => {
-            let snapshot = snapshot_of(snapshot).map_err(|cause| failed(path, cause))?;
+        Request::CloneHold { fileset, clone, hold, is_held } => {
+            let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
             let hold = NamePart::new(hold)
                 .map_err(|error| failed(path, format!("{hold}: {error}: name a hold as backup")))?;
-            pool.set_hold((&named(fileset)?, &snapshot), &hold, *is_held)
+            pool.set_hold((&named(fileset)?, &clone), &hold, *is_held)
         }
-        Request::SnapshotUnique { fileset, snapshot } => {
-            let snapshot = snapshot_of(snapshot).map_err(|cause| failed(path, cause))?;
-            let bytes = pool.unique_bytes(&named(fileset)?, &snapshot);
+        Request::CloneUnique { fileset, clone } => {
+            let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
+            let bytes = pool.unique_bytes(&named(fileset)?, &clone);
             return bytes.map(Answer::Bytes).map_err(|error| refused(path, &error));
         }
-        Request::SnapshotDelete { fileset, snapshot, uuid } => {
-            let snapshot = snapshot_of(snapshot).map_err(|cause| failed(path, cause))?;
+        Request::CloneDelete { fileset, clone, uuid } => {
+            let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
             match uuid {
-                None => pool.delete_snapshot(&named(fileset)?, &snapshot),
+                None => pool.delete_clone(&named(fileset)?, &clone),
                 Some(uuid) => {
                     let uuid = u128::from_str_radix(uuid, 16).map_err(|_| {
-                        failed(path, format!("{uuid}: what identifies a snapshot is 32 digits"))
+                        failed(path, format!("{uuid}: what identifies a clone is 32 digits"))
                     })?;
-                    pool.delete_this_snapshot(
+                    pool.delete_this_clone(
                         &named(fileset)?,
-                        &snapshot,
+                        &clone,
                         engine::vnode::api::FilesetUuid(uuid),
                     )
                 }
@@ -285,14 +285,14 @@ fn set(
     Ok(Answer::Done)
 }
 
-/// Takes snapshots of a fileset and of all below it.
-fn snapshots_below(
+/// Takes clones of a fileset and of all below it.
+fn clones_below(
     pool: &Pool,
     fileset: &FilesetName,
-    snapshot: &NamePart,
+    clone: &NamePart,
 ) -> Result<Result<Vec<String>, FsError>, BackendError> {
     let (mut bits, mut drawn) = (random_bytes()?, 0_u64);
-    // Each of them has bits of its own: those of this command, and which of its snapshots it is.
+    // Each of them has bits of its own: those of this command, and which of its clones it is.
     let random = &mut || {
         let mut own: [u8; 16] = *bits.first_chunk().expect("16 of 64 bytes");
         if let Ok(fresh) = random_bytes() {
@@ -303,7 +303,7 @@ fn snapshots_below(
         }
         own
     };
-    Ok(pool.create_snapshots_below(fileset, snapshot, random))
+    Ok(pool.create_clones_below(fileset, clone, random))
 }
 
 /// Renames a fileset; the first keeps its name, by which it is known.
@@ -336,7 +336,7 @@ fn shift_of(properties: &Properties) -> Option<u8> {
 fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
     let found = pool.filesets_from(from, LIST_MAX + 1)?;
     let next = found.get(LIST_MAX).map(|info| info.slot);
-    let count = |snapshots: usize| u64::try_from(snapshots).unwrap_or(u64::MAX);
+    let count = |clones: usize| u64::try_from(clones).unwrap_or(u64::MAX);
     let facts = |info: FilesetInfo| FilesetFacts {
         // Whoever serves the pool knows.
         is_mounted: false,
@@ -345,12 +345,12 @@ fn list(pool: &Pool, from: u32) -> Result<Answer, FsError> {
         slot: info.slot,
         uuid: format!("{:032x}", info.uuid.0),
         block_bytes: info.block_bytes.into(),
-        is_snapshot: info.is_snapshot,
+        is_clone: info.is_clone,
         holds: info.holds,
         needed_by: info.needed_by,
         is_family_freed: info.is_family_freed,
-        snapshots_max: count(pool.snapshots_max()),
-        snapshots_left: count(info.snapshots_left),
+        clones_max: count(pool.clones_max()),
+        clones_left: count(info.clones_left),
         is_receiving: info.is_receiving,
         moving: info.moving.map(|moving| moving.word().to_owned()),
         origin: info.origin,
@@ -438,29 +438,25 @@ fn job_facts(job: JobStatus) -> JobFacts {
     }
 }
 
-/// Returns what an open pool refuses, with what to do: of a full one which snapshots hold most.
+/// Returns what an open pool refuses, with what to do: of a full one which clones hold most.
 pub(super) fn refused_by(path: &Path, pool: &Pool, error: &FsError) -> BackendError {
-    let full = if *error == FsError::NoSpace { pool.weigh_snapshots() } else { Ok(None) };
+    let full = if *error == FsError::NoSpace { pool.weigh_clones() } else { Ok(None) };
     match full {
-        Ok(Some(full)) if full.snapshots > 0 => {
-            failed(path, format!("{error}: {}", advised(&full)))
-        }
+        Ok(Some(full)) if full.clones > 0 => failed(path, format!("{error}: {}", advised(&full))),
         _ => refused(path, error),
     }
 }
 
 /// Returns what is said of a full pool, and what to do.
 pub(super) fn advised(full: &Fullness) -> String {
-    if full.snapshots == 0 {
+    if full.clones == 0 {
         // It says so itself.
         return full.to_string();
     }
-    let named = full.heaviest.as_ref().and_then(|heaviest| heaviest.snapshots.first());
+    let named = full.heaviest.as_ref().and_then(|heaviest| heaviest.clones.first());
     let advice = match named {
-        Some(snapshot) => {
-            format!("`holdfast snapshot delete POOL:{}` gives that back", snapshot.name)
-        }
-        None => "delete snapshots (`holdfast snapshot delete`), the oldest first".to_owned(),
+        Some(clone) => format!("`holdfast clone delete POOL:{}` gives that back", clone.name),
+        None => "delete clones (`holdfast clone delete`), the oldest first".to_owned(),
     };
     format!("{full}: {advice}")
 }
@@ -490,8 +486,8 @@ mod tests {
 
     /// Goal: what to do about a full pool is said once.
     #[test]
-    fn a_full_pool_without_snapshots_is_told_what_to_do_once() {
-        let words = advised(&Fullness { refused_ago_ns: 0, snapshots: 0, heaviest: None });
+    fn a_full_pool_without_clones_is_told_what_to_do_once() {
+        let words = advised(&Fullness { refused_ago_ns: 0, clones: 0, heaviest: None });
         assert_eq!(words.matches("delete files").count(), 1, "{words}");
     }
 }

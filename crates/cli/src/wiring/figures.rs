@@ -118,11 +118,11 @@ pub(super) fn status_of(status: &engine::PoolStatus, health: &str) -> Value {
 fn fullness_of(full: &engine::Fullness) -> Value {
     let seconds = |ns: u64| ns / 1_000_000_000;
     let heaviest = full.heaviest.as_ref();
-    let named = heaviest.map_or(&[][..], |heaviest| &heaviest.snapshots);
+    let named = heaviest.map_or(&[][..], |heaviest| &heaviest.clones);
     let named = named.iter().map(|it| json!({ "name": it.name, "unique_bytes": it.bytes }));
     json!({
         "refused_seconds_ago": seconds(full.refused_ago_ns),
-        "snapshots": full.snapshots,
+        "clones": full.clones,
         "weighed_seconds_ago": heaviest.map(|heaviest| seconds(heaviest.ago_ns)),
         "is_all_weighed": heaviest.map(|heaviest| heaviest.is_all),
         "heaviest": named.collect::<Vec<Value>>(),

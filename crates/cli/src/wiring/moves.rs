@@ -174,7 +174,7 @@ fn with_how<T>(
     Ok(work(&mut how))
 }
 
-/// Draws of one move: a token; a snapshot and a stream for each difference, of which one in use may
+/// Draws of one move: a token; a clone and a stream for each difference, of which one in use may
 /// need some forty.
 const RANDOMS: usize = 128;
 

@@ -1,4 +1,4 @@
-//! Torture, as the command asks for it: clients at work on one fileset, or filesets and snapshots.
+//! Torture, as the command asks for it: clients at work on one fileset, or filesets and clones.
 
 use testkit::families;
 use testkit::torture::{Options, PoolGround, Pools};
@@ -25,9 +25,9 @@ pub(super) fn run(
 
 fn of_clients(options: &TortureOptions, pools: Pools, progress: OnProgress<'_>) -> TortureReport {
     let TortureOptions { seed_first, seed_count, .. } = *options;
-    let has_snapshots = options.of == TortureOf::Snapshots;
+    let has_clones = options.of == TortureOf::Clones;
     let options =
-        Options { first_seed: seed_first, seeds: seed_count, has_snapshots, ..Options::default() };
+        Options { first_seed: seed_first, seeds: seed_count, has_clones, ..Options::default() };
     let mut done = 0;
     progress("seeds", done, seed_count);
     let report = testkit::torture::run(&PoolGround { pools }, &options, |_| {
@@ -76,7 +76,7 @@ fn of_filesets(options: &TortureOptions, progress: OnProgress<'_>) -> TortureRep
         operations: counts.operations,
         filesets: Some(FilesetCounts {
             done: counts.node_operations,
-            snapshots: counts.snapshots,
+            clones: counts.clones,
             refused: counts.refusals,
             full: counts.full,
             crashes_amid: counts.crashes_in_node_operations,

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::control::{advised, refused, refused_by};
 use super::{failed, random_bytes, trees};
 use crate::backend::BackendError;
-use crate::control::{Peer, name_of, snapshot_of};
+use crate::control::{Peer, clone_of, name_of};
 use crate::transfer::{OnBytes, Transfer};
 
 /// Bytes that are written to, or read from, a pipe or file at once.
@@ -97,13 +97,13 @@ pub(super) fn transfer(
             );
             Err(failed(path, cause))
         }
-        Transfer::CopyIn { tree } => trees::copy_in(path, (pool, fronts), tree, file, progress),
-        Transfer::CopyOut { tree } => trees::copy_out(path, pool, tree, file, progress),
+        Transfer::Import { tree } => trees::import(path, (pool, fronts), tree, file, progress),
+        Transfer::ExportTree { tree } => trees::export(path, pool, tree, file, progress),
         Transfer::Diff { fileset, from, to_fileset, to } => {
             let fileset = name_of(fileset).map_err(|cause| failed(path, cause))?;
             let to_fileset = name_of(to_fileset).map_err(|cause| failed(path, cause))?;
-            let from = snapshot_of(from).map_err(|cause| failed(path, cause))?;
-            let to = to.as_deref().map(snapshot_of).transpose();
+            let from = clone_of(from).map_err(|cause| failed(path, cause))?;
+            let to = to.as_deref().map(clone_of).transpose();
             let to = to.map_err(|cause| failed(path, cause))?;
             let random = random_bytes()?;
             let random = *random.first_chunk().expect("16 of 64 bytes");
@@ -128,13 +128,9 @@ pub(super) fn transfer(
             unwritten.and_then(|()| out.flush()).map_err(|error| failed(path, error))?;
             Ok(json!({ "differences": count }))
         }
-        Transfer::Send { fileset, snapshot, from, resume } => send(
-            path,
-            pool,
-            (fileset, snapshot, from.as_deref(), resume.as_deref()),
-            file,
-            progress,
-        ),
+        Transfer::Send { fileset, clone, from, resume } => {
+            send(path, pool, (fileset, clone, from.as_deref(), resume.as_deref()), file, progress)
+        }
         Transfer::Receive { fileset, is_dry_run, discards_partial } => {
             let how = (*is_dry_run, *discards_partial);
             receive(path, (pool, fileset), how, file, progress)
@@ -145,13 +141,13 @@ pub(super) fn transfer(
 fn send(
     path: &Path,
     pool: &Pool,
-    (fileset, snapshot, from, resume): (&str, &str, Option<&str>, Option<&str>),
+    (fileset, clone, from, resume): (&str, &str, Option<&str>, Option<&str>),
     file: &mut Watched<'_>,
     progress: OnBytes<'_>,
 ) -> Result<Value, BackendError> {
     let fileset = name_of(fileset).map_err(|cause| failed(path, cause))?;
-    let snapshot = snapshot_of(snapshot).map_err(|cause| failed(path, cause))?;
-    let from = from.map(snapshot_of).transpose().map_err(|cause| failed(path, cause))?;
+    let clone = clone_of(clone).map_err(|cause| failed(path, cause))?;
+    let from = from.map(clone_of).transpose().map_err(|cause| failed(path, cause))?;
     let token = resume.map(str::parse::<ResumeToken>).transpose();
     let token = token.map_err(|error| failed(path, error))?;
     let mut out = BufWriter::with_capacity(STREAM_BUFFER_BYTES, file);
@@ -159,7 +155,7 @@ fn send(
     let tell = &mut |done, total| {
         progress(done, total);
     };
-    let sent = pool.send((&fileset, &snapshot), from.as_ref(), token, &mut out, tell);
+    let sent = pool.send((&fileset, &clone), from.as_ref(), token, &mut out, tell);
     match sent {
         Ok(totals) => Ok(totals_of(&totals)),
         Err(SendError::Fs(error)) => Err(refused(path, &error)),
@@ -195,10 +191,10 @@ fn receive(
             Ok(received) => received,
             Err(failure) => break failure,
         };
-        arrived.push(received.snapshot.as_str().to_owned());
+        arrived.push(received.clone.as_str().to_owned());
         let mut facts = totals_of(&received.totals);
-        facts["snapshot"] = json!(received.snapshot.as_str());
-        facts["snapshots"] = json!(arrived);
+        facts["clone"] = json!(received.clone.as_str());
+        facts["clones"] = json!(arrived);
         if is_dry_run {
             // What follows continues a state that is not there yet: nothing can be said of it.
             facts["available_bytes"] = json!(available_bytes(pool, &name));
@@ -216,7 +212,7 @@ fn receive(
     };
     let before = words_of_arrived(fileset, &arrived);
     let is_full = matches!(failure.error, ReceiveError::Fs(FsError::NoSpace));
-    let full = if is_full { pool.weigh_snapshots().unwrap_or_default() } else { None };
+    let full = if is_full { pool.weigh_clones().unwrap_or_default() } else { None };
     let full = full.map_or_else(String::new, |full| format!(": {}", advised(&full)));
     let cause = match (&failure.error, failure.token) {
         (error, Some(token)) => format!(

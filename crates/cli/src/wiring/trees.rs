@@ -14,7 +14,7 @@ use super::control::{advised, refused};
 use super::failed;
 use super::transfer::Watched;
 use crate::backend::BackendError;
-use crate::control::{name_of, snapshot_of};
+use crate::control::{clone_of, name_of};
 use crate::transfer::{OnBytes, TreeSpec};
 use crate::tree::copy::{self, Purpose, Task};
 use crate::tree::host::HostTree;
@@ -33,12 +33,12 @@ impl Drop for Hold<'_> {
     }
 }
 
-/// Opens the fileset, or the snapshot of it.
+/// Opens the fileset, or the clone of it.
 fn hold<'p>(path: &Path, pool: &'p Pool, spec: &TreeSpec) -> Result<Hold<'p>, BackendError> {
     let fileset = name_of(&spec.fileset).map_err(|cause| failed(path, cause))?;
-    let snapshot = spec.snapshot.as_deref().map(snapshot_of).transpose();
-    let uuid = match snapshot.map_err(|cause| failed(path, cause))? {
-        Some(snapshot) => pool.hold_snapshot(&fileset, &snapshot),
+    let clone = spec.clone.as_deref().map(clone_of).transpose();
+    let uuid = match clone.map_err(|cause| failed(path, cause))? {
+        Some(clone) => pool.hold_clone(&fileset, &clone),
         None => pool.hold_fileset(&fileset),
     };
     uuid.map(|uuid| Hold(pool, uuid)).map_err(|error| refused(path, &error))
@@ -65,7 +65,7 @@ fn end(path: &Path, totals: &Totals, what: &str) -> Result<Value, BackendError> 
     }
 }
 
-fn snapshot_of_file(path: &Path, file: &mut Watched<'_>) -> Result<File, BackendError> {
+fn clone_of_file(path: &Path, file: &mut Watched<'_>) -> Result<File, BackendError> {
     file.file().try_clone().map_err(|error| failed(path, error))
 }
 
@@ -86,15 +86,15 @@ fn threads_of(spec: &TreeSpec) -> usize {
 }
 
 /// Puts a tree into a fileset: through `fronts`, so that its shared mounts see it.
-pub(super) fn copy_in(
+pub(super) fn import(
     path: &Path,
     (pool, fronts): (&Arc<Pool>, Option<Arc<dyn FileSystem>>),
     spec: &TreeSpec,
     file: &mut Watched<'_>,
     progress: OnBytes<'_>,
 ) -> Result<Value, BackendError> {
-    if spec.snapshot.is_some() {
-        return Err(failed(path, "a snapshot never changes: copy into a fileset"));
+    if spec.clone.is_some() {
+        return Err(failed(path, "a clone never changes: import into a fileset"));
     }
     let is_seekable = !spec.is_archive || file.file().stream_position().is_ok();
     if spec.verifies && !is_seekable {
@@ -128,7 +128,7 @@ pub(super) fn copy_in(
                 &mut moved,
             );
         } else {
-            let source = HostTree::new(snapshot_of_file(path, file)?);
+            let source = HostTree::new(clone_of_file(path, file)?);
             let mut moved = |bytes: u64| progress(bytes, 0) && !file.is_closing();
             copy::run(
                 (&source, &tree),
@@ -140,8 +140,8 @@ pub(super) fn copy_in(
         }
     }
     let what = match pool.status().full {
-        Some(full) => format!("{}: what was copied in", advised(&full)),
-        None => "what was copied in".to_owned(),
+        Some(full) => format!("{}: what was imported", advised(&full)),
+        None => "what was imported".to_owned(),
     };
     end(path, &totals, &what)
 }
@@ -151,7 +151,7 @@ fn purposes(spec: &TreeSpec) -> impl Iterator<Item = Purpose> {
 }
 
 /// Writes files of a fileset into a tree.
-pub(super) fn copy_out(
+pub(super) fn export(
     path: &Path,
     pool: &Arc<Pool>,
     spec: &TreeSpec,
@@ -184,7 +184,7 @@ pub(super) fn copy_out(
                 unpack::verify_all_of((reader, &tree), threads, &totals, &mut moved);
             }
             (false, purpose) => {
-                let target = HostTree::new(snapshot_of_file(path, file)?);
+                let target = HostTree::new(clone_of_file(path, file)?);
                 let mut moved = |bytes: u64| progress(bytes, 0) && !file.is_closing();
                 copy::run(
                     (&tree, &target),

@@ -132,7 +132,7 @@ fn a_mounted_raid5_gets_a_device() {
     mounted.unmount();
 }
 
-/// Goal: a mounted raid5 with snapshots loses a device, of which nobody has anything then, and has
+/// Goal: a mounted raid5 with clones loses a device, of which nobody has anything then, and has
 /// less room; any other can be lost afterwards.
 #[test]
 fn a_mounted_raid5_loses_a_device() {
@@ -151,7 +151,7 @@ fn a_mounted_raid5_loses_a_device() {
         for name in 0..100_u8 {
             write(&mounted.path(&format!("{round}/f{name}")), &vec![name; 3_000_000]);
         }
-        mounted.holdfast(&["snapshot", "create", &format!("{directory}:root@{round}")]);
+        mounted.holdfast(&["clone", "create", &format!("{directory}:root@{round}")]);
     }
     fs::remove_dir_all(mounted.path("old")).expect("it is there");
     let room =
@@ -161,11 +161,11 @@ fn a_mounted_raid5_loses_a_device() {
     let (is_removed, refusal) = told(&mounted, &remove);
     assert!(!is_removed && refusal.contains("does not fit"), "{refusal}");
     assert_eq!(room(&mounted), before);
-    for snapshot in ["old", "new"] {
-        let snapshot = format!("{directory}:root@{snapshot}");
-        mounted.holdfast(&["snapshot", "delete", &snapshot, "--wait"]);
+    for clone in ["old", "new"] {
+        let clone = format!("{directory}:root@{clone}");
+        mounted.holdfast(&["clone", "delete", &clone, "--wait"]);
     }
-    mounted.holdfast(&["snapshot", "create", &format!("{directory}:root@now")]);
+    mounted.holdfast(&["clone", "create", &format!("{directory}:root@now")]);
     let removed = told(&mounted, &remove);
     assert!(removed.0 && removed.1.contains("of no pool any more"), "{}", removed.1);
     let after = room(&mounted);

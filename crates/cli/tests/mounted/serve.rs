@@ -111,7 +111,7 @@ fn told(arguments: &[&str]) -> String {
 }
 
 /// Goal: a served pool is asked as a mounted one, and is administered while it is served. Method:
-/// every command of filesets, snapshots, jobs and exports, and the server started again.
+/// every command of filesets, clones, jobs and exports, and the server started again.
 #[test]
 fn a_served_pool_is_asked_and_its_exports_are_kept() {
     let name = format!("holdfast-exports-{}", std::process::id());
@@ -132,7 +132,7 @@ fn a_served_pool_is_asked_and_its_exports_are_kept() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     does(&["fileset", "create", &of("a")]);
-    does(&["snapshot", "create", &of("a@monday")]);
+    does(&["clone", "create", &of("a@monday")]);
     does(&["job", "list", &pool]);
     let networks = "10.0.0.0/8,127.0.0.0/8";
     let added = does(&["export", "add", &of("a"), "/a", "--to", networks, "--rw"]);
@@ -147,7 +147,7 @@ fn a_served_pool_is_asked_and_its_exports_are_kept() {
     // Who asks about a directory is not told of a server that has none.
     let elsewhere = told(&["status", work.to_str().expect("it is ASCII")]);
     assert!(elsewhere.contains("not mounted"), "{elsewhere}");
-    does(&["snapshot", "delete", &of("a@monday")]);
+    does(&["clone", "delete", &of("a@monday")]);
     let refused = told(&["fileset", "delete", &of("a")]);
     assert!(refused.contains("`holdfast export remove "), "{refused}");
     for (arguments, words) in [
@@ -155,7 +155,7 @@ fn a_served_pool_is_asked_and_its_exports_are_kept() {
         (vec!["export", "add", &of("a"), "a"], "path from /"),
         (vec!["export", "add", &of("a"), "/a"], "already"),
         (vec!["export", "remove", &pool, "/none"], "export list"),
-        (vec!["export", "add", &of("a@monday"), "/m"], "snapshot"),
+        (vec!["export", "add", &of("a@monday"), "/m"], "clone"),
     ] {
         let refused = told(&arguments);
         assert!(refused.contains(words), "{arguments:?}: {refused}");
@@ -306,8 +306,8 @@ fn a_configuration_is_applied_and_reloaded() {
     fs::remove_dir_all(&work).expect("nothing uses it");
 }
 
-/// Goal: snapshots are taken by schedule, also after a new start; who started the server is told
-/// when it serves and when it ends; and what clients do is shown.
+/// Goal: clones are taken by schedule, also after a new start; who started the server is told when
+/// it serves and when it ends; and what clients do is shown.
 #[test]
 fn a_server_keeps_schedules_and_tells_its_manager() {
     let name = format!("holdfast-schedule-{}", std::process::id());
@@ -340,10 +340,10 @@ fn a_server_keeps_schedules_and_tells_its_manager() {
         let refused = told(&arguments);
         assert!(refused.contains(words), "{arguments:?}: {refused}");
     }
-    let snapshots = || told(&["snapshot", "list", &of("a")]);
+    let clones = || told(&["clone", "list", &of("a")]);
     let begun = std::time::Instant::now();
-    while !(snapshots().contains("a@hourly-") && snapshots().contains("a@daily-")) {
-        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{}", snapshots());
+    while !(clones().contains("a@hourly-") && clones().contains("a@daily-")) {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{}", clones());
     }
     let top = told(&["--json", "top", &pool, "--every", "100ms", "--times", "1"]);
     assert!(top.contains("\"operations\":[]") && top.contains("\"clients\":[]"), "{top}");
@@ -356,7 +356,7 @@ fn a_server_keeps_schedules_and_tells_its_manager() {
     assert!(list.contains("a  hourly=24,daily=7"), "{list}");
     assert!(told(&["schedule", "set", &of("a"), "none"]).contains("keeps none"));
     assert!(!told(&["schedule", "list", &pool]).contains("hourly"));
-    assert!(snapshots().contains("a@hourly-"), "what was taken stays");
+    assert!(clones().contains("a@hourly-"), "what was taken stays");
     serving.end();
     assert!(holdfast(&["check", &pool]).status.success());
     fs::remove_dir_all(&work).expect("nothing uses it");
@@ -420,7 +420,7 @@ fn what_mounts_ask_is_counted_beside_nfs() {
     fs::remove_dir_all(&work).expect("nothing uses it");
 }
 
-/// Goal: a server keeps what its configuration says of snapshots and scrubs, and what commands say
+/// Goal: a server keeps what its configuration says of clones and scrubs, and what commands say
 /// beside that; a scrub by hand is known to it, and to the next.
 #[test]
 fn schedules_are_of_the_configuration_and_of_commands() {

@@ -1,4 +1,4 @@
-//! `holdfast copy-in` and `holdfast copy-out`, by the server of a pool and without one.
+//! `holdfast import` and `holdfast export-tree`, by the server of a pool and without one.
 
 use std::fs;
 use std::io::Write;
@@ -76,49 +76,49 @@ fn trees_go_in_and_out_served_or_not() {
             mounted.unmount();
         }
         let path = format!("/served-{is_served}");
-        done(&mounted, &["copy-in", &from, &a, "--path", &path, "--verify"], "are verified");
-        done(&mounted, &["copy-in", &from, &a, "--path", &path], "0 files");
+        done(&mounted, &["import", &from, &a, "--path", &path, "--verify"], "are verified");
+        done(&mounted, &["import", &from, &a, "--path", &path], "0 files");
         let to = mounted.text(&format!("to-{is_served}"));
-        done(&mounted, &["copy-out", &a, &to, "--path", &path, "--verify"], "are verified");
+        done(&mounted, &["export-tree", &a, &to, "--path", &path, "--verify"], "are verified");
         same(Path::new(&from), Path::new(&to));
-        done(&mounted, &["copy-out", &a, &to, "--path", &path], "0 files");
+        done(&mounted, &["export-tree", &a, &to, "--path", &path], "0 files");
         let tar = mounted.text(&format!("{is_served}.tar"));
-        done(&mounted, &["copy-out", &a, &tar, "--path", &path, "--verify"], "are verified");
-        refused(&mounted, &["copy-out", &a, &tar, "--path", &path], "not there yet");
+        done(&mounted, &["export-tree", &a, &tar, "--path", &path, "--verify"], "are verified");
+        refused(&mounted, &["export-tree", &a, &tar, "--path", &path], "not there yet");
         let unpacked = mounted.text(&format!("unpacked-{is_served}"));
         fs::create_dir(&unpacked).expect("the name is new");
         let mut command = Command::new("tar");
         command.args(["-xpf", &tar, "-C", &unpacked, "--numeric-owner"]);
         assert!(command.status().expect("it is installed").success());
         same(Path::new(&from), Path::new(&unpacked));
-        refused(&mounted, &["copy-in", &from, &format!("{pool}:none")], "there is no fileset none");
+        refused(&mounted, &["import", &from, &format!("{pool}:none")], "there is no fileset none");
         // What was not found leaves nothing that would be in the way.
         for target in [mounted.text("left.tar"), mounted.text("left")] {
             for _ in 0..2 {
-                let tried = ["copy-out", &a, &target, "--path", "/nothing"];
+                let tried = ["export-tree", &a, &target, "--path", "/nothing"];
                 refused(&mounted, &tried, "no such file");
                 assert!(!Path::new(&target).exists(), "{target} is left");
             }
         }
     }
     mounted.mount(&[]);
-    refused(&mounted, &["copy-in", &from, &format!("{pool}:root")], "it is mounted on");
-    // It may be read, and so may its snapshots.
+    refused(&mounted, &["import", &from, &format!("{pool}:root")], "it is mounted on");
+    // It may be read, and so may its clones.
     write(&mounted.path("file"), b"of root");
-    mounted.holdfast(&["snapshot", "create", &format!("{pool}:root@monday")]);
-    let to = mounted.text("to-snapshot");
-    done(&mounted, &["copy-out", &format!("{pool}:root@monday"), &to], "1 files");
+    mounted.holdfast(&["clone", "create", &format!("{pool}:root@monday")]);
+    let to = mounted.text("to-clone");
+    done(&mounted, &["export-tree", &format!("{pool}:root@monday"), &to], "1 files");
     assert_eq!(fs::read(Path::new(&to).join("file")).expect("it is there"), b"of root");
     // What is written there would be read again.
     fs::create_dir(mounted.path("sub")).expect("the name is new");
     let root = mounted.text("mnt");
     for target in ["mnt/out", "mnt/sub", "mnt/sub/out", "mnt/all.tar"] {
         let target = mounted.text(target);
-        refused(&mounted, &["copy-out", &root, &target], "into itself");
+        refused(&mounted, &["export-tree", &root, &target], "into itself");
         assert!(!target.contains("out") || !Path::new(&target).exists(), "{target}");
     }
     let beside = mounted.text("mnt/beside");
-    done(&mounted, &["copy-out", &root, &beside, "--path", "/sub"], "0 files");
+    done(&mounted, &["export-tree", &root, &beside, "--path", "/sub"], "0 files");
     // Nobody holds it any more.
     mounted.holdfast(&["fileset", "delete", &a, "--wait"]);
     mounted.finish();
@@ -149,16 +149,14 @@ fn archives_of_gnu_tar_come_in() {
         let packed = pack.arg(".").stdin(Stdio::null()).output().expect("it is installed");
         assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
         let path = format!("/{number}");
-        let mut copying = Command::new(HOLDFAST);
-        copying
-            .args(["copy-in", "-", &pool, "--path", &path])
-            .env("HOLDFAST_RUN_DIR", &mounted.work);
-        copying.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut copying = copying.spawn().expect("it can be started");
-        let mut pipe = copying.stdin.take().expect("it is piped");
+        let mut import = Command::new(HOLDFAST);
+        import.args(["import", "-", &pool, "--path", &path]).env("HOLDFAST_RUN_DIR", &mounted.work);
+        import.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut import = import.spawn().expect("it can be started");
+        let mut pipe = import.stdin.take().expect("it is piped");
         pipe.write_all(&packed.stdout).expect("it reads all");
         drop(pipe);
-        let output = copying.wait_with_output().expect("it ends");
+        let output = import.wait_with_output().expect("it ends");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{format}: {text}{:?}", output.stdout);
     }

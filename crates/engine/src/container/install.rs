@@ -61,7 +61,7 @@ pub(crate) struct InstallStep {
     map_pages: usize,
     last_index: Option<u64>,
     taken: Extents,
-    /// What nothing leads to any more, snapshots neither.
+    /// What nothing leads to any more, clones neither.
     dropped: Extents,
     /// Fragments that the file leads to no more.
     given_up: u64,

@@ -25,7 +25,7 @@ const TABLE_PATH_PAGES: u64 = 4;
 pub(crate) struct Room {
     /// Map pages that may be made; more the higher the map grows.
     pub(crate) map_pages: u64,
-    /// Fragments that the file gives back for it, stored or reserved: not what snapshots hold too.
+    /// Fragments that the file gives back for it, stored or reserved: not what clones hold too.
     pub(crate) held_fragments: u64,
     /// Fragments that the file counts for it already.
     pub(crate) counted_fragments: u64,
@@ -110,7 +110,7 @@ impl<'s> Leaves<'s> {
     }
 
     /// Returns what installing a block of `1 << shift` bytes at `start` may need in a fileset of
-    /// which snapshots hold what was born in `shared_epoch` or before it.
+    /// which clones hold what was born in `shared_epoch` or before it.
     pub(crate) fn room_for(
         &mut self,
         anode: &Anode,
@@ -126,7 +126,7 @@ impl<'s> Leaves<'s> {
             is_fine |= unit.is_fine(anode);
             let stored = unit.pointer.filter(|pointer| pointer.birth <= shared_epoch);
             is_shared |= stored.is_some();
-            // What snapshots hold is not given back when a new version takes its place.
+            // What clones hold is not given back when a new version takes its place.
             let shared = stored.map_or(0, |pointer| pointer.fragments);
             room.held_fragments += u64::from(unit.held_fragments(fragment_shift) - shared);
             let part = unit.quarter_at(start, shift, fragment_shift).unwrap_or(unit);

@@ -35,7 +35,7 @@ const PAGES_PER_STEP: usize = 80;
 /// What a step may still do, and what it has found.
 #[derive(Debug)]
 pub(crate) struct Step {
-    /// What was born in this epoch or before it, snapshots hold too: it is not freed.
+    /// What was born in this epoch or before it, clones hold too: it is not freed.
     shared_epoch: Epoch,
     pointers: usize,
     extents: Vec<Extent>,
@@ -238,8 +238,8 @@ impl Store {
         let page = MapPage::new(pointer.place, owner);
         let is_split = content == Content::Data && level == 0 && page.is_split(self, change)?;
         let slots = if is_split { lowest..lowest } else { lowest..index_wide(POINTERS_PER_PAGE) };
-        // A leaf that snapshots hold too and of which nothing is left is not copied to be emptied:
-        // in one step all that it leads to is given up, or nothing.
+        // A leaf that clones hold too and of which nothing is left is not copied to be emptied: in
+        // one step all that it leads to is given up, or nothing.
         let is_planted = planted::is(Planted::LeafCopiedToEmpty);
         let is_whole = level == 0 && !is_split && cut.first <= base && !is_planted;
         let is_left_as_is = is_whole && change.is_shared(page.place, PageKind::Map, owner)?;

@@ -1,5 +1,5 @@
-//! Copying what snapshots hold: before a page of a container is changed that a snapshot has as
-//! well, the container gets a copy of its own, and copies of what leads there.
+//! Copying what clones hold: before a page of a container is changed that a clone has as well, the
+//! container gets a copy of its own, and copies of what leads there.
 //!
 //! What a container has for itself has nothing shared above it: so the pages to copy are the last
 //! ones of a path, and the page above them is changed where it is.

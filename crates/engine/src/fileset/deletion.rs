@@ -1,14 +1,14 @@
-//! A deleted fileset, or snapshot, is freed: by a walk in post-order, in steps that are one
+//! A deleted fileset, or clone, is freed: by a walk in post-order, in steps that are one
 //! transaction each. It changes none of the pages that it walks but for those that it frees, so it
-//! needs no space. The same walk counts what a snapshot that is in use holds alone.
+//! needs no space. The same walk counts what a clone that is in use holds alone.
 //!
 //! # Invariants
 //!
 //! - DL1: What lies at or before the cursor is free, and nobody reads it; what lies past it is as
 //!   the fileset left it. Each step frees and moves the cursor in one transaction.
 //! - DL2: The entry is cleared by the step that has freed the last of the anode table.
-//! - DL3: Only that is freed which neither the snapshot before it holds, nor the one after it at
-//!   the same position. Neither changes meanwhile. What is deleted has one child at most.
+//! - DL3: Only that is freed which neither the clone before it holds, nor the one after it at the
+//!   same position. Neither changes meanwhile. What is deleted has one child at most.
 
 use std::ops::ControlFlow;
 
@@ -39,26 +39,26 @@ const PAGES_PER_STEP: usize = 1 << 16;
 pub(crate) enum Progress {
     /// More is to be freed.
     More,
-    /// All that only a snapshot held is free; its entry is still there.
+    /// All that only a clone held is free; its entry is still there.
     Whole,
     /// The fileset is gone.
     Gone,
 }
 
-/// What counting a part of a snapshot has found.
+/// What counting a part of a clone has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
     /// So many fragments, and where to go on; `None`: that was all.
     Part(u64, Option<Cursor>),
     /// Somebody who goes back to it may change.
     Open,
-    /// It is no snapshot in use any more.
+    /// It is no clone in use any more.
     Gone,
 }
 
 /// What others of the family hold of what is deleted: that stays.
 struct Others {
-    /// What was born in this epoch or before it, the snapshot before it holds.
+    /// What was born in this epoch or before it, the clone before it holds.
     shared_epoch: Epoch,
     /// Anode tables of those after it: of what is deleted one at most (DL3).
     child_tables: Vec<Anode>,
@@ -80,7 +80,7 @@ struct Walking<'s, 'c> {
     with: Use<'s, 'c>,
     cursor: Cursor,
     others: Option<&'c Others>,
-    is_snapshot: bool,
+    is_clone: bool,
     /// The container in hand as those after have it.
     twins: Vec<Anode>,
 }
@@ -209,10 +209,10 @@ impl Walking<'_, '_> {
         match &mut self.with {
             Use::Free { change, step } => {
                 let is_taken = step.take_parts(parts, change.page_count());
-                // A snapshot reserves nothing.
+                // A clone reserves nothing.
                 let fragment_shift = self.store.geometry().fragment_shift;
                 let kept = visit.pointer.reserved_fragments(shift, fragment_shift);
-                if is_taken && kept > 0 && !self.is_snapshot {
+                if is_taken && kept > 0 && !self.is_clone {
                     change.unreserve(kept);
                 }
                 is_taken
@@ -241,9 +241,9 @@ impl FilesetTable {
         let others = others_of(store, &index, &entry)?;
         let step = Step::new(&change);
         let others = others.as_ref();
-        let is_snapshot = entry.state.is_of_snapshot();
+        let is_clone = entry.state.is_of_clone();
         let with = Use::Free { change: &mut change, step };
-        let mut walking = Walking { store, with, cursor, others, is_snapshot, twins: Vec::new() };
+        let mut walking = Walking { store, with, cursor, others, is_clone, twins: Vec::new() };
         let is_whole = walk_from(store, &entry, &mut walking)?.is_continue();
         let Walking { with, cursor: reached, .. } = walking;
         let Use::Free { step, .. } = with else { return Ok(Progress::More) };
@@ -256,7 +256,7 @@ impl FilesetTable {
             return Ok(Progress::Whole);
         }
         if is_whole {
-            if !is_snapshot {
+            if !is_clone {
                 let used = i64::try_from(entry.anodes_used).unwrap_or(0);
                 change.count_anodes(-used);
             }
@@ -273,7 +273,7 @@ impl FilesetTable {
         Ok(Progress::More)
     }
 
-    /// Counts the fragments that only a snapshot holds, past `cursor`, a part of them: what its
+    /// Counts the fragments that only a clone holds, past `cursor`, a part of them: what its
     /// deletion would give back. Those who go back to it and are in `still` do not change
     /// meanwhile.
     pub(crate) fn count_own(
@@ -284,7 +284,7 @@ impl FilesetTable {
         still: &[u32],
     ) -> FsResult<Counted> {
         let index = self.lock(store)?;
-        if !index.node(slot).is_some_and(|node| node.id == id && node.is_snapshot()) {
+        if !index.node(slot).is_some_and(|node| node.id == id && node.is_clone()) {
             return Ok(Counted::Gone);
         }
         let changes = |child: &Node| child.is_live() || child.is_receiving();
@@ -296,7 +296,7 @@ impl FilesetTable {
         let others = others_of(store, &index, &entry)?;
         let with = Use::Count { fragments: 0, pointers_left: POINTERS_PER_COUNT };
         let (others, twins) = (others.as_ref(), Vec::new());
-        let mut walking = Walking { store, with, cursor, others, is_snapshot: true, twins };
+        let mut walking = Walking { store, with, cursor, others, is_clone: true, twins };
         let is_whole = walk_from(store, &entry, &mut walking)?.is_continue();
         let Walking { with, cursor, .. } = walking;
         let fragments = if let Use::Count { fragments, .. } = with { fragments } else { 0 };
@@ -322,7 +322,7 @@ fn others_of(store: &Store, index: &Index, entry: &Fileset) -> FsResult<Option<O
     let shared_epoch = if is_planted { Epoch(0) } else { entry.shared_epoch };
     // What it reserves, the pool counts.
     let is_any_reserved = entry.may_reserve && store.alloc.counts().reserved > 0;
-    let has_reserved = !entry.state.is_of_snapshot() && is_any_reserved;
+    let has_reserved = !entry.state.is_of_clone() && is_any_reserved;
     Ok(Some(Others { shared_epoch, child_tables, has_reserved }))
 }
 

@@ -1,7 +1,7 @@
 //! Where two nodes of a family differ: which anodes, by number. It goes into no page of the anode
 //! tables that both have at the same place, and changes nothing.
 //!
-//! What has no name, and the containers of its attributes, counts as not there: a snapshot may hold
+//! What has no name, and the containers of its attributes, counts as not there: a clone may hold
 //! files that lost their last name while somebody had them open.
 
 use std::ops::ControlFlow;

@@ -1,13 +1,13 @@
-//! A family: filesets and snapshots of one origin, as a tree, and who of them holds a block.
+//! A family: filesets and clones of one origin, as a tree, and who of them holds a block.
 //!
-//! A node is below the snapshot that it was taken after. What was born in the epoch of that
-//! snapshot or before it, both have unless one of them has given it up; so the nodes that hold a
-//! block are neighbours in the tree.
+//! A node is below the clone that it was taken after. What was born in the epoch of that clone or
+//! before it, both have unless one of them has given it up; so the nodes that hold a block are
+//! neighbours in the tree.
 //!
 //! # Invariants
 //!
-//! - FA1: Whoever holds a block that was born in the epoch of the snapshot above it or before it,
-//!   has it from there: that snapshot holds it too.
+//! - FA1: Whoever holds a block that was born in the epoch of the clone above it or before it, has
+//!   it from there: that clone holds it too.
 //! - FA2: Nobody holds what was born after its epoch.
 //!
 //! A deleted node has no part in this: what it still holds lies past the cursor of the walk that
@@ -22,7 +22,7 @@ use runtime::planted::{self, Planted};
 use super::table::{Index, Node};
 use crate::error::FsResult;
 
-/// A fileset or a snapshot that is in use.
+/// A fileset or a clone that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) slot: u32,
@@ -104,7 +104,7 @@ impl Family {
             let Some(holds) = look(member)? else { continue };
             found.push(holds);
             let below = self.below.get(&member.slot).map_or(&[][..], |below| below);
-            let is_planted = planted::is(Planted::MoveStopsAtFirstClone);
+            let is_planted = planted::is(Planted::MoveStopsAtFirstFork);
             let below = &below[..if is_planted { below.len().min(1) } else { below.len() }];
             to_look.extend(below.iter().filter_map(|slot| self.members.get(slot)));
         }
@@ -159,27 +159,27 @@ mod tests {
             self.family.members[&slot]
         }
 
-        /// Takes a snapshot of the fileset in `slot`.
-        fn snapshot_of(&mut self, slot: u32) {
+        /// Takes a clone of the fileset in `slot`.
+        fn clone_of(&mut self, slot: u32) {
             self.clock += 1;
-            let (of, snapshot) = (self.member(slot), self.next_slot());
+            let (of, clone) = (self.member(slot), self.next_slot());
             let epoch = Epoch(self.clock);
             let siblings = of.parent.and_then(|parent| self.family.below.get_mut(&parent));
             if let Some(siblings) = siblings {
                 siblings.retain(|other| *other != slot);
             }
             self.add(
-                Member { slot: snapshot, epoch, is_writable: false, ..of },
+                Member { slot: clone, epoch, is_writable: false, ..of },
                 self.holds[&slot].clone(),
             );
-            self.family.add(Member { parent: Some(snapshot), shared_epoch: epoch, ..of });
+            self.family.add(Member { parent: Some(clone), shared_epoch: epoch, ..of });
         }
 
-        /// Begins a fileset from the snapshot in `slot`.
-        fn clone_of(&mut self, slot: u32) {
-            let (of, clone) = (self.member(slot), self.next_slot());
+        /// Begins a fileset from the clone in `slot`.
+        fn fork_of(&mut self, slot: u32) {
+            let (of, fork) = (self.member(slot), self.next_slot());
             let member = Member {
-                slot: clone,
+                slot: fork,
                 epoch: Epoch(EPOCH_MAX),
                 shared_epoch: of.epoch,
                 parent: Some(slot),
@@ -218,8 +218,8 @@ mod tests {
             for _ in 0..120 {
                 let slot = u32::try_from(prng.below(wide(model.holds.len()))).expect("few");
                 match (prng.below(6), model.member(slot).is_writable) {
-                    (0, true) => model.snapshot_of(slot),
-                    (0, false) => model.clone_of(slot),
+                    (0, true) => model.clone_of(slot),
+                    (0, false) => model.fork_of(slot),
                     (_, true) => model.change(slot, &mut prng),
                     (_, false) => {}
                 }

@@ -45,7 +45,7 @@ use format::bitmap::{self, BITS_PER_PAGE};
 use format::bytes::is_zero;
 use format::defect::DefectCode;
 use format::fileset::{Fileset, FilesetState, Moving, counts_offset};
-use format::ids::{AnodeNo, Epoch, FilesetId, Lsn, Place};
+use format::ids::{ANODES_MAX, AnodeNo, Epoch, FilesetId, Lsn, Place};
 use format::page::{PAGE_BYTES, PageBytes, PageKind, PageOwner, SLOTS_PER_PAGE, read_u64};
 use format::quota::Owned;
 use runtime::planted::{self, Planted};
@@ -307,8 +307,8 @@ impl MountedFileset {
     }
 
     /// Whether it is what a fileset was like at one moment.
-    pub(crate) fn is_snapshot(&self) -> bool {
-        self.state.lock().entry.state == FilesetState::Snapshot
+    pub(crate) fn is_clone(&self) -> bool {
+        self.state.lock().entry.state == FilesetState::Clone
     }
 
     /// Returns the epoch up to which what was born belongs to its parent, too.
@@ -431,7 +431,8 @@ impl FilesetGuard<'_> {
             }
         }
         let fresh = end.max(FIRST_FILE_ANODE.0);
-        if fresh >= crate::vnode::api::FILE_NUMBERS_END {
+        // The last number names the directory of clones.
+        if fresh >= ANODES_MAX - 1 {
             return Err(FsError::NoSpace);
         }
         let place = last.filter(|(page, _)| fresh / u64::from(BITS_PER_PAGE) == *page);

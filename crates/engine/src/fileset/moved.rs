@@ -138,8 +138,8 @@ impl MovedPages {
 }
 
 impl FilesetGuard<'_> {
-    /// Lets all that is in memory of the fileset, or of a snapshot, lead where its pages are now:
-    /// the change that moved them has ended. What a vnode has is told by whoever has locked it.
+    /// Lets all that is in memory of the fileset, or of a clone, lead where its pages are now: the
+    /// change that moved them has ended. What a vnode has is told by whoever has locked it.
     pub(crate) fn tell_moved(mut self, moved: &MovedPages) {
         let mut table = Anode::clone(&self.table);
         moved.tell(&mut table);

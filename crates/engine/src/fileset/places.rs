@@ -57,7 +57,7 @@ impl MountedFileset {
         let owner = content_owner(&places.table, page);
         let at = places.place_of(page);
         let bytes = at.and_then(|at| store.cache.bytes(at, PageKind::Anode, owner).ok());
-        // A page that went meanwhile is a tombstone, or another's, or a snapshot's alone: the table
+        // A page that went meanwhile is a tombstone, or another's, or a clone's alone: the table
         // knows better.
         match bytes.map(|bytes| decode_slot(page_of(&bytes), self.family, number, slot)) {
             Some(Ok(anode)) if self.is_still(&places.table) => Ok(anode),

@@ -217,7 +217,7 @@ impl Quotas {
         }
     }
 
-    /// The container begins elsewhere: snapshots hold what it was.
+    /// The container begins elsewhere: clones hold what it was.
     pub(crate) fn set_container(&self, container: &Anode) {
         self.state.write().container = Some(Arc::new(container.clone()));
     }

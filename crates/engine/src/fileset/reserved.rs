@@ -1,8 +1,7 @@
-//! What the files of a snapshot reserve: whoever becomes like it takes that on.
+//! What the files of a clone reserve: whoever becomes like it takes that on.
 //!
-//! A snapshot reserves nothing itself, and no count of it is kept: its pointers say what its
-//! fileset had reserved. A clone has the same pointers and is written to, so the pool counts them
-//! once more.
+//! A clone reserves nothing itself, and no count of it is kept: its pointers say what its fileset
+//! had reserved. A fork has the same pointers and is written to, so the pool counts them once more.
 
 use std::ops::ControlFlow;
 
@@ -43,8 +42,8 @@ impl Visitor for Sum {
     }
 }
 
-/// Returns how many fragments the files of a snapshot reserve. Reads all of its maps, but of a
-/// snapshot whose fileset had never reserved anything none (PA2).
+/// Returns how many fragments the files of a clone reserve. Reads all of its maps, but of a clone
+/// whose fileset had never reserved anything none (PA2).
 pub(crate) fn reserved_of(store: &Store, entry: &Fileset) -> FsResult<u64> {
     if !entry.may_reserve {
         return Ok(0);

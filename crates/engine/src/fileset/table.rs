@@ -9,9 +9,8 @@
 //! - FT2: A fileset is below one that is in use, and no fileset is below itself.
 //! - FT3: A slot that was given up is not used again while the pool is open: what is in memory goes
 //!   by slot and anode.
-//! - FT4: The nodes of a family are a tree: a snapshot's parent is an older snapshot, a fileset's
-//!   is the snapshot that it was taken of last or that it was cloned from, and no fileset has
-//!   children.
+//! - FT4: The nodes of a family are a tree: a clone's parent is an older clone, a fileset's is the
+//!   clone that it was taken of last or that it was forked from, and no fileset has children.
 //! - FT5: What the index says when an entry is changed is durable before that change, or with it:
 //!   entries that say something of each other may lie on different pages.
 //!
@@ -38,7 +37,7 @@ use crate::error::{FsError, FsResult};
 use crate::store::{Change, Store};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Most holds of a snapshot: a refusal to delete it names them all.
+/// Most holds of a clone: a refusal to delete it names them all.
 pub(crate) const HOLDS_MAX: usize = 16;
 /// Most filesets of a pool: what the index of them takes in memory is bounded by it.
 pub(crate) const FILESETS_MAX: usize = 1 << 17;
@@ -49,7 +48,7 @@ const _: () = assert!(PAGE_BODY_BYTES >= SLOTS_PER_PAGE * ANODE_BYTES);
 /// What the index keeps of a fileset.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    /// Of a snapshot: the epoch that took it.
+    /// Of a clone: the epoch that took it.
     pub(crate) id: FilesetId,
     pub(crate) family: FilesetId,
     pub(crate) slot: u32,
@@ -89,7 +88,7 @@ impl Node {
             state: entry.state,
             parent: entry.parent,
             epoch: match entry.state {
-                state if state.is_of_snapshot() => Epoch(entry.id.0),
+                state if state.is_of_clone() => Epoch(entry.id.0),
                 _ => Epoch(EPOCH_MAX),
             },
             shared_epoch: entry.shared_epoch,
@@ -119,9 +118,9 @@ impl Node {
         Some((done, self.anodes_end + 1))
     }
 
-    /// Whether it is a snapshot, and not deleted.
-    pub(crate) fn is_snapshot(&self) -> bool {
-        self.state == FilesetState::Snapshot
+    /// Whether it is a clone, and not deleted.
+    pub(crate) fn is_clone(&self) -> bool {
+        self.state == FilesetState::Clone
     }
 
     /// Whether it was deleted, and is not all freed yet.
@@ -134,7 +133,7 @@ impl Node {
         matches!(self.state, FilesetState::Receiving(_))
     }
 
-    /// Whether it is in use, and no snapshot.
+    /// Whether it is in use, and no clone.
     pub(crate) fn is_live(&self) -> bool {
         self.state == FilesetState::Writable
     }
@@ -153,9 +152,9 @@ pub(crate) struct Index {
     pub(super) table: Anode,
     nodes: BTreeMap<u32, Node>,
     names: BTreeMap<(Option<u32>, NamePart), u32>,
-    /// Snapshots, by the fileset that each was taken of and its own name.
-    snapshots: BTreeMap<(u32, NamePart), u32>,
-    /// Holds, by the snapshot that each keeps and its own name; and their slots.
+    /// Clones, by the fileset that each was taken of and its own name.
+    clones: BTreeMap<(u32, NamePart), u32>,
+    /// Holds, by the clone that each keeps and its own name; and their slots.
     holds: BTreeMap<(u32, NamePart), u32>,
     hold_slots: BTreeSet<u32>,
     /// Slots of each family, those too that are being freed.
@@ -164,12 +163,12 @@ pub(crate) struct Index {
     children: BTreeSet<(u32, u32)>,
     /// Those that receive a stream: no name leads to them.
     receiving: BTreeSet<u32>,
-    /// Snapshots that somebody reads, and how many do: they can't be deleted.
+    /// Clones that somebody reads, and how many do: they can't be deleted.
     pinned: BTreeMap<u32, usize>,
     /// No slot below this is given out: each is in use, or was since the pool was opened (FT3).
     next_slot: u32,
-    /// How often names of snapshots have come or gone since the pool was opened.
-    snapshots_changes: u64,
+    /// How often names of clones have come or gone since the pool was opened.
+    clones_changes: u64,
 }
 
 /// A slot that a change has taken.
@@ -214,7 +213,7 @@ impl Index {
             table,
             nodes: BTreeMap::new(),
             names: BTreeMap::new(),
-            snapshots: BTreeMap::new(),
+            clones: BTreeMap::new(),
             holds: BTreeMap::new(),
             hold_slots: BTreeSet::new(),
             families: BTreeSet::new(),
@@ -222,7 +221,7 @@ impl Index {
             receiving: BTreeSet::new(),
             pinned: BTreeMap::new(),
             next_slot: 0,
-            snapshots_changes: 0,
+            clones_changes: 0,
         }
     }
 
@@ -245,8 +244,8 @@ impl Index {
     }
 
     fn enter(&mut self, node: Node) {
-        if let (FilesetState::Hold, Some(snapshot)) = (node.state, node.above) {
-            self.holds.insert((snapshot, node.name), node.slot);
+        if let (FilesetState::Hold, Some(clone)) = (node.state, node.above) {
+            self.holds.insert((clone, node.name), node.slot);
             self.hold_slots.insert(node.slot);
             return;
         }
@@ -258,9 +257,9 @@ impl Index {
         }
         self.families.insert((node.family, node.slot));
         self.children.extend(node.parent.map(|parent| (parent, node.slot)));
-        if let (true, Some(of)) = (node.is_snapshot(), node.above) {
-            self.snapshots.insert((of, node.name.clone()), node.slot);
-            self.snapshots_changes += 1;
+        if let (true, Some(of)) = (node.is_clone(), node.above) {
+            self.clones.insert((of, node.name.clone()), node.slot);
+            self.clones_changes += 1;
         }
         self.nodes.insert(node.slot, node);
     }
@@ -280,15 +279,15 @@ impl Index {
         self.nodes.get(&slot)
     }
 
-    /// Returns the names by which a snapshot is held.
-    pub(crate) fn holds_of(&self, snapshot: u32) -> impl Iterator<Item = &NamePart> {
-        let all = self.holds.range((snapshot, NamePart::first())..);
-        all.take_while(move |((of, _), _)| *of == snapshot).map(|((_, name), _)| name)
+    /// Returns the names by which a clone is held.
+    pub(crate) fn holds_of(&self, clone: u32) -> impl Iterator<Item = &NamePart> {
+        let all = self.holds.range((clone, NamePart::first())..);
+        all.take_while(move |((of, _), _)| *of == clone).map(|((_, name), _)| name)
     }
 
-    /// Returns the slot of the hold of a snapshot that is called `name`.
-    pub(crate) fn hold_of(&self, snapshot: u32, name: &NamePart) -> Option<u32> {
-        self.holds.get(&(snapshot, name.clone())).copied()
+    /// Returns the slot of the hold of a clone that is called `name`.
+    pub(crate) fn hold_of(&self, clone: u32, name: &NamePart) -> Option<u32> {
+        self.holds.get(&(clone, name.clone())).copied()
     }
 
     /// Returns every node of a family by slot, those too that are being freed.
@@ -297,15 +296,15 @@ impl Index {
         of_family.filter_map(|(_, slot)| self.nodes.get(slot))
     }
 
-    /// Returns the children of a node in the tree of its family: what was taken or cloned right
+    /// Returns the children of a node in the tree of its family: what was taken or forked right
     /// after it.
     pub(crate) fn children_in_family(&self, slot: u32) -> impl Iterator<Item = &Node> {
         let children = self.children.range((slot, 0)..=(slot, u32::MAX));
         children.filter_map(|(_, child)| self.nodes.get(child))
     }
 
-    /// Returns the snapshot that the one in `slot` goes back to, if that is in use, or the next
-    /// before it that is.
+    /// Returns the clone that the one in `slot` goes back to, if that is in use, or the next before
+    /// it that is.
     pub(crate) fn origin_of(&self, slot: u32) -> Option<u32> {
         let mut next = self.nodes.get(&slot)?.parent;
         // Each is above fewer: a table that says else ends here.
@@ -333,7 +332,7 @@ impl Index {
         false
     }
 
-    /// Keeps a snapshot from being deleted until [`Index::unpin`].
+    /// Keeps a clone from being deleted until [`Index::unpin`].
     pub(crate) fn pin(&mut self, slot: u32) {
         *self.pinned.entry(slot).or_insert(0) += 1;
     }
@@ -346,7 +345,7 @@ impl Index {
         }
     }
 
-    /// Whether somebody reads a snapshot.
+    /// Whether somebody reads a clone.
     pub(crate) fn is_pinned(&self, slot: u32) -> bool {
         self.pinned.contains_key(&slot)
     }
@@ -382,26 +381,26 @@ impl Index {
         self.nodes.get(self.names.get(&(above, name.clone()))?)
     }
 
-    /// Returns the snapshot of the fileset in `of` that is called `name`.
-    pub(crate) fn snapshot_of(&self, of: u32, name: &NamePart) -> Option<&Node> {
-        self.nodes.get(self.snapshots.get(&(of, name.clone()))?)
+    /// Returns the clone of the fileset in `of` that is called `name`.
+    pub(crate) fn clone_of(&self, of: u32, name: &NamePart) -> Option<&Node> {
+        self.nodes.get(self.clones.get(&(of, name.clone()))?)
     }
 
-    /// Returns the slot of a fileset, or of a snapshot of it.
+    /// Returns the slot of a fileset, or of a clone of it.
     pub(crate) fn slot_of_node(
         &self,
         path: &[NamePart],
-        snapshot: Option<&NamePart>,
+        clone: Option<&NamePart>,
     ) -> FsResult<u32> {
         let of = self.slot_of(path)?;
-        let Some(name) = snapshot else { return Ok(of) };
-        let no_snapshot = || FsError::NoFileset { name: snapshot_name(&joined(path), name) };
-        self.snapshot_of(of, name).map(|node| node.slot).ok_or_else(no_snapshot)
+        let Some(name) = clone else { return Ok(of) };
+        let no_clone = || FsError::NoFileset { name: clone_name(&joined(path), name) };
+        self.clone_of(of, name).map(|node| node.slot).ok_or_else(no_clone)
     }
 
-    /// Returns the snapshots of the fileset in `slot`.
-    pub(crate) fn snapshots_of(&self, slot: u32) -> impl Iterator<Item = &Node> {
-        let all = self.snapshots.range((slot, NamePart::first())..);
+    /// Returns the clones of the fileset in `slot`.
+    pub(crate) fn clones_of(&self, slot: u32) -> impl Iterator<Item = &Node> {
+        let all = self.clones.range((slot, NamePart::first())..);
         let of_slot = all.take_while(move |((of, _), _)| *of == slot);
         of_slot.filter_map(|(_, slot)| self.nodes.get(slot))
     }
@@ -411,9 +410,9 @@ impl Index {
         self.family(family).any(Node::is_deleted)
     }
 
-    /// Whether a snapshot of this family was.
-    pub(crate) fn is_snapshot_freed(&self, family: FilesetId) -> bool {
-        self.family(family).any(|node| node.is_deleted() && node.state.is_of_snapshot())
+    /// Whether a clone of this family was.
+    pub(crate) fn is_clone_freed(&self, family: FilesetId) -> bool {
+        self.family(family).any(|node| node.is_deleted() && node.state.is_of_clone())
     }
 
     /// Returns the filesets directly below the one in `slot`, those too that receive a stream.
@@ -427,8 +426,8 @@ impl Index {
 
     /// Returns the name of a fileset: its parts from the top, with slashes.
     pub(crate) fn path_of(&self, slot: u32) -> String {
-        if let Some(node) = self.nodes.get(&slot).filter(|node| node.state.is_of_snapshot()) {
-            return snapshot_name(
+        if let Some(node) = self.nodes.get(&slot).filter(|node| node.state.is_of_clone()) {
+            return clone_name(
                 &node.above.map_or_else(String::new, |of| self.path_of(of)),
                 &node.name,
             );
@@ -627,9 +626,9 @@ impl Index {
         Fileset::decode_in(&view, in_page, slot).map_err(corrupt)?.ok_or(FsError::NotFound)
     }
 
-    /// Returns a number that differs whenever names of snapshots have come or gone.
-    pub(crate) fn snapshots_changes(&self) -> u64 {
-        self.snapshots_changes
+    /// Returns a number that differs whenever names of clones have come or gone.
+    pub(crate) fn clones_changes(&self) -> u64 {
+        self.clones_changes
     }
 
     /// Notes an entry as it now is on disk: the change that wrote it has ended.
@@ -662,9 +661,9 @@ impl Index {
             if self.names.get(&name) == Some(&slot) {
                 self.names.remove(&name);
             }
-            if let (true, Some(of)) = (old.is_snapshot(), old.above) {
-                self.snapshots.remove(&(of, old.name.clone()));
-                self.snapshots_changes += 1;
+            if let (true, Some(of)) = (old.is_clone(), old.above) {
+                self.clones.remove(&(of, old.name.clone()));
+                self.clones_changes += 1;
             }
             self.families.remove(&(old.family, slot));
             if let Some(parent) = old.parent {
@@ -681,8 +680,8 @@ pub(crate) fn on_its_way(name: String) -> FsError {
     FsError::FilesetInUse { name, by: by.to_owned() }
 }
 
-/// Returns the name of a snapshot, as users write it.
-fn snapshot_name(of: &str, name: &NamePart) -> String {
+/// Returns the name of a clone, as users write it.
+fn clone_name(of: &str, name: &NamePart) -> String {
     format!("{of}@{}", name.as_str())
 }
 

@@ -1,4 +1,4 @@
-//! What snapshots hold too of a fileset's own pages, and of the ways to its anodes, is copied.
+//! What clones hold too of a fileset's own pages, and of the ways to its anodes, is copied.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl MountedFileset {
 }
 
 impl FilesetGuard<'_> {
-    /// Copies what snapshots hold of the way to a page of the anode table (`Store::unshare_path`).
+    /// Copies what clones hold of the way to a page of the anode table (`Store::unshare_path`).
     pub(crate) fn unshare_table(
         &mut self,
         store: &Store,
@@ -53,8 +53,8 @@ impl FilesetGuard<'_> {
         self.write_entry(change)
     }
 
-    /// Copies what snapshots hold of the way to a page of the container of an anode, the page of
-    /// its own slot included; returns the anode as it will be. `None`: it is free.
+    /// Copies what clones hold of the way to a page of the container of an anode, the page of its
+    /// own slot included; returns the anode as it will be. `None`: it is free.
     pub(crate) fn unshare_container(
         &mut self,
         store: &Store,

@@ -2,7 +2,7 @@
 //!
 //! Mechanism. `alloc::policy` says which segment; any answer is safe. The summaries of the segment
 //! say whose its blocks were. Each that is live is moved out by `vnode`, which knows how
-//! (`vnode/relocate.rs`, and `vnode/held.rs` for what snapshots hold too).
+//! (`vnode/relocate.rs`, and `vnode/held.rs` for what clones hold too).
 //!
 //! Two ask for it: the runner of jobs, before space is short, and writers who find none.
 

@@ -16,8 +16,8 @@
 //! the labels are written without it. A crash in between leaves a disk group that leaves and is
 //! empty.
 //!
-//! Moves of blocks are those of the cleaner, those that snapshots share included; of metadata
-//! pages, which last allocation groups may have, those of `vnode::pages`.
+//! Moves of blocks are those of the cleaner, those that clones share included; of metadata pages,
+//! which last allocation groups may have, those of `vnode::pages`.
 //!
 //! Not here: whether there is room elsewhere (`pool::disk_groups`).
 
@@ -225,8 +225,8 @@ impl Evacuation {
         let what = match named.as_slice() {
             [] => "run holdfast check, which tells whose they are, and resume the job".to_owned(),
             [..] => format!(
-                "these cannot be read: {}{}; write them anew or remove them, snapshots of them \
-                 too, and resume the job",
+                "these cannot be read: {}{}; write them anew or remove them, clones of them too, \
+                 and resume the job",
                 named.join("; "),
                 if names.len() > NAMED_MAX { "; and more" } else { "" }
             ),
@@ -311,7 +311,7 @@ impl Job for Evacuation {
             self.unsettled.store(0, Ordering::Relaxed);
         }
         if is_busy? {
-            // Somebody sends them, or frees a snapshot that has them: that takes its time.
+            // Somebody sends them, or frees a clone that has them: that takes its time.
             self.idle_steps.store(0, Ordering::Relaxed);
         }
         // What was moved may wait to be written for some steps.

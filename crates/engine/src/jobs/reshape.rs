@@ -193,7 +193,7 @@ impl Reshape {
             let file = Reshape::unread_of(core, &pin, (start, compared)).map(Box::new);
             let segment = core.store.geometry().segment_place(id.group, id.segment);
             let way = match &file {
-                Some(_) => "write the file anew or remove it, its snapshots too",
+                Some(_) => "write the file anew or remove it, its clones too",
                 None => {
                     "what is in it cannot be moved elsewhere: make room, or let the device answer \
                      again"

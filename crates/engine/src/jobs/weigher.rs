@@ -1,11 +1,11 @@
-//! In a full pool, what snapshots hold is counted, so that who is refused space learns which to
+//! In a full pool, what clones hold is counted, so that who is refused space learns which to
 //! delete. It keeps nothing in the pool.
 
 use super::{Budget, Job, Step};
 use crate::error::FsResult;
 use crate::vnode::Core;
 
-/// Weighs the snapshots of a full pool.
+/// Weighs the clones of a full pool.
 #[derive(Debug)]
 pub(crate) struct Weigher;
 
@@ -22,7 +22,7 @@ impl Job for Weigher {
                 // What can't be read keeps nobody from anything else.
                 Err(error) => {
                     core.store.journal.check_alive()?;
-                    tracing::debug!(%error, "snapshots are not weighed");
+                    tracing::debug!(%error, "clones are not weighed");
                     return Ok(Step::Wait);
                 }
             }

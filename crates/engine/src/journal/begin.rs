@@ -10,8 +10,8 @@ use super::{Journal, State, recovery};
 use crate::convert::{index_wide, wide};
 use crate::error::FsResult;
 
-/// Most snapshots and filesets that may hold one block: what moving it changes stays well below
-/// what one transaction may.
+/// Most clones and filesets that may hold one block: what moving it changes stays well below what
+/// one transaction may.
 const MOVED_MEMBERS_MAX: usize = 256;
 const _: () = assert!(MOVED_MEMBERS_MAX + 64 < TX_PAGES_MAX);
 
@@ -203,8 +203,8 @@ impl Journal {
         bytes.min(pages).max(1)
     }
 
-    /// Returns how many snapshots and filesets may hold one block, so that a transaction can move
-    /// it: it changes a page of each, and two such have room at once.
+    /// Returns how many clones and filesets may hold one block, so that a transaction can move it:
+    /// it changes a page of each, and two such have room at once.
     pub(crate) fn moved_members_max(&self) -> usize {
         let for_one = self.options.dirty_pages_max / 2;
         for_one.saturating_sub(Reservation::for_move(0).pages).min(MOVED_MEMBERS_MAX)

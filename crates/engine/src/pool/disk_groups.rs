@@ -81,7 +81,7 @@ pub enum DiskGroupError {
     /// Free so much, or add another first.
     #[error(
         "what disk group {number} holds does not fit elsewhere: {missing_bytes} bytes are missing; \
-         remove files or snapshots, or add another disk group first"
+         remove files or clones, or add another disk group first"
     )]
     NoRoom {
         /// Which was named.
@@ -103,7 +103,7 @@ pub enum DiskGroupError {
     /// Free so much, or add another first.
     #[error(
         "what the device in slot {slot} holds does not fit elsewhere: {missing_bytes} bytes are \
-         missing; remove files or snapshots, or add another device or disk group first"
+         missing; remove files or clones, or add another device or disk group first"
     )]
     NoRoomForLane {
         /// Its slot.

@@ -32,8 +32,8 @@ pub struct FilesetInfo {
     pub uuid: FilesetUuid,
     /// Default size of blocks.
     pub block_bytes: u32,
-    /// Whether it is a snapshot.
-    pub is_snapshot: bool,
+    /// Whether it is a clone.
+    pub is_clone: bool,
     /// Whether it receives a stream: nobody finds it.
     pub is_receiving: bool,
     /// What it is on its way to another pool.
@@ -52,16 +52,16 @@ pub struct FilesetInfo {
     pub reservation_bytes: u64,
     /// Of a deleted fileset: how much of it is freed, in parts of 1,000. `None`: it is in use.
     pub freed_permille: Option<u64>,
-    /// Of a snapshot: by whom it is held.
+    /// Of a clone: by whom it is held.
     pub holds: Vec<String>,
-    /// In a list, of a snapshot: what needs it, so that it can't be deleted. `None`: nothing.
+    /// In a list, of a clone: what needs it, so that it can't be deleted. `None`: nothing.
     pub needed_by: Option<String>,
-    /// In a list: whether one of its family is being freed. None of its snapshots can be deleted
-    /// until that is done.
+    /// In a list: whether one of its family is being freed. None of its clones can be deleted until
+    /// that is done.
     pub is_family_freed: bool,
-    /// In a list: how many more snapshots and clones its family may have ([`Pool::snapshots_max`]).
-    pub snapshots_left: usize,
-    /// In a list: the snapshot that it goes back to, its own last one or the one that it was cloned
+    /// In a list: how many more clones and forks its family may have ([`Pool::clones_max`]).
+    pub clones_left: usize,
+    /// In a list: the clone that it goes back to, its own last one or the one that it was forked
     /// from.
     pub origin: Option<String>,
 }
@@ -74,10 +74,10 @@ impl Pool {
             slot: node.slot,
             uuid: FilesetUuid(u128::from_le_bytes(node.uuid)),
             block_bytes: 1 << node.block_shift,
-            is_snapshot: node.is_snapshot(),
+            is_clone: node.is_clone(),
             is_receiving: node.is_receiving(),
             moving: node.moving,
-            is_read_only: node.is_read_only || node.is_snapshot(),
+            is_read_only: node.is_read_only || node.is_clone(),
             created_seconds: node.created_seconds,
             inodes: node.anodes_used,
             referenced_bytes: node.fragments << fragment_shift,
@@ -86,16 +86,16 @@ impl Pool {
             holds: Vec::new(),
             needed_by: None,
             is_family_freed: false,
-            snapshots_left: 0,
+            clones_left: 0,
             origin: None,
             freed_permille: node.freed().map(|(done, total)| done.saturating_mul(1000) / total),
         }
     }
 
-    /// Returns how many snapshots a fileset may have at most: the log moves a block that all of
-    /// them hold in one transaction. Clones of them count too.
+    /// Returns how many clones a fileset may have at most: the log moves a block that all of them
+    /// hold in one transaction. Forks of them count too.
     #[must_use]
-    pub fn snapshots_max(&self) -> usize {
+    pub fn clones_max(&self) -> usize {
         self.core.store.journal.moved_members_max().saturating_sub(1)
     }
 
@@ -128,13 +128,13 @@ impl Pool {
             let slot = node.slot;
             let holds = index.holds_of(slot).map(|hold| hold.as_str().to_owned()).collect();
             let origin = index.origin_of(slot).map(|origin| index.path_of(origin));
-            let is_snapshot = node.is_snapshot() && !node.is_deleted();
-            let needed_by = is_snapshot.then(|| needed_by(&index, slot)).flatten();
+            let is_clone = node.is_clone() && !node.is_deleted();
+            let needed_by = is_clone.then(|| needed_by(&index, slot)).flatten();
             let family = families.get(&node.family).copied();
             let (count, is_family_freed) = family.unwrap_or_default();
-            let snapshots_left = (self.snapshots_max() + 1).saturating_sub(count);
+            let clones_left = (self.clones_max() + 1).saturating_sub(count);
             let info = self.fileset_info(name, &node);
-            FilesetInfo { holds, origin, needed_by, is_family_freed, snapshots_left, ..info }
+            FilesetInfo { holds, origin, needed_by, is_family_freed, clones_left, ..info }
         };
         Ok(all.into_iter().map(info).collect())
     }
@@ -168,7 +168,7 @@ impl Pool {
 
     /// Deletes a fileset: it is out of reach when this returns. What it held is freed in the
     /// background, by a job ([`Pool::tick`], [`Pool::jobs`]). One that has begun to arrive from
-    /// another pool goes with the snapshots that its move needs: where it comes from it stays.
+    /// another pool goes with the clones that its move needs: where it comes from it stays.
     ///
     /// # Errors
     ///
@@ -191,8 +191,8 @@ impl Pool {
     }
 
     /// Puts all that was accepted of a fileset in its maps, and keeps everybody waiting who would
-    /// change it, until what this returns is dropped: what a snapshot begins with. The caller must
-    /// not change the fileset meanwhile himself.
+    /// change it, until what this returns is dropped: what a clone begins with. The caller must not
+    /// change the fileset meanwhile himself.
     ///
     /// # Errors
     ///
@@ -202,58 +202,58 @@ impl Pool {
         self.core.hold_still_named(name.parts())
     }
 
-    /// Deletes the snapshot of `name` that is called `snapshot`: it is out of reach when this
-    /// returns, and whoever looked into it through the directory of snapshots is told that it is
-    /// stale. Of the newest snapshot all that it alone held is free then, and nobody could change
-    /// the fileset meanwhile; of an older one a job frees it.
+    /// Deletes the clone of `name` that is called `clone`: it is out of reach when this returns,
+    /// and whoever looked into it through the directory of clones is told that it is stale. Of the
+    /// newest clone all that it alone held is free then, and nobody could change the fileset
+    /// meanwhile; of an older one a job frees it.
     ///
     /// # Errors
     ///
     /// [`crate::error::FsError::NoFileset`], [`crate::error::FsError::FilesetInUse`] while it is
-    /// mounted, or another snapshot of the fileset is being freed.
-    pub fn delete_snapshot(&self, name: &FilesetName, snapshot: &NamePart) -> FsResult<()> {
-        let slot = self.core.delete_snapshot(name.parts(), snapshot)?;
-        self.free_by_job(slot, &format!("{name}@{}", snapshot.as_str()));
+    /// mounted, or another clone of the fileset is being freed.
+    pub fn delete_clone(&self, name: &FilesetName, clone: &NamePart) -> FsResult<()> {
+        let slot = self.core.delete_clone(name.parts(), clone)?;
+        self.free_by_job(slot, &format!("{name}@{}", clone.as_str()));
         Ok(())
     }
 
-    /// As [`Pool::delete_snapshot`], of the snapshot that `uuid` identifies and no other: one that
-    /// was taken anew by this name since somebody looked stays.
+    /// As [`Pool::delete_clone`], of the clone that `uuid` identifies and no other: one that was
+    /// taken anew by this name since somebody looked stays.
     ///
     /// # Errors
     ///
-    /// As [`Pool::delete_snapshot`]; [`crate::error::FsError::FilesetInUse`] if it is another one.
-    pub fn delete_this_snapshot(
+    /// As [`Pool::delete_clone`]; [`crate::error::FsError::FilesetInUse`] if it is another one.
+    pub fn delete_this_clone(
         &self,
         name: &FilesetName,
-        snapshot: &NamePart,
+        clone: &NamePart,
         uuid: FilesetUuid,
     ) -> FsResult<()> {
-        let slot = self.core.delete_this_snapshot(name.parts(), snapshot, uuid)?;
-        self.free_by_job(slot, &format!("{name}@{}", snapshot.as_str()));
+        let slot = self.core.delete_this_clone(name.parts(), clone, uuid)?;
+        self.free_by_job(slot, &format!("{name}@{}", clone.as_str()));
         Ok(())
     }
 
-    /// Returns how many bytes only the snapshot of `name` that is called `snapshot` holds: what
-    /// deleting it, and no other, would give back. Costs a look at what it has differently from the
-    /// snapshot before it; whoever changes a fileset that goes back to it waits a few milliseconds
-    /// now and then.
+    /// Returns how many bytes only the clone of `name` that is called `clone` holds: what deleting
+    /// it, and no other, would give back. Costs a look at what it has differently from the clone
+    /// before it; whoever changes a fileset that goes back to it waits a few milliseconds now and
+    /// then.
     ///
     /// # Errors
     ///
     /// [`crate::error::FsError::NoFileset`].
-    pub fn unique_bytes(&self, name: &FilesetName, snapshot: &NamePart) -> FsResult<u64> {
-        let fragments = self.core.own_fragments(name.parts(), snapshot)?;
+    pub fn unique_bytes(&self, name: &FilesetName, clone: &NamePart) -> FsResult<u64> {
+        let fragments = self.core.own_fragments(name.parts(), clone)?;
         Ok(fragments << self.core.store.geometry().fragment_shift)
     }
 
     /// Returns what to say of a pool that has refused something right now for want of space: its
-    /// snapshots are weighed for it, as far as that is soon done. `None`: there is space.
+    /// clones are weighed for it, as far as that is soon done. `None`: there is space.
     ///
     /// # Errors
     ///
-    /// [`crate::error::FsError::Corrupt`] if what snapshots hold can't be read.
-    pub fn weigh_snapshots(&self) -> FsResult<Option<Fullness>> {
+    /// [`crate::error::FsError::Corrupt`] if what clones hold can't be read.
+    pub fn weigh_clones(&self) -> FsResult<Option<Fullness>> {
         self.core.weigh_now()
     }
 
@@ -268,13 +268,13 @@ impl Pool {
         self.core.hold_fileset(name.parts(), None)
     }
 
-    /// As [`Pool::hold_fileset`], of the snapshot of `name` that is called `snapshot`.
+    /// As [`Pool::hold_fileset`], of the clone of `name` that is called `clone`.
     ///
     /// # Errors
     ///
     /// [`crate::error::FsError::NoFileset`].
-    pub fn hold_snapshot(&self, name: &FilesetName, snapshot: &NamePart) -> FsResult<FilesetUuid> {
-        self.core.hold_fileset(name.parts(), Some(snapshot))
+    pub fn hold_clone(&self, name: &FilesetName, clone: &NamePart) -> FsResult<FilesetUuid> {
+        self.core.hold_fileset(name.parts(), Some(clone))
     }
 
     /// As [`Pool::hold_fileset`], of the main fileset. Whoever opened the pool holds that already,
@@ -289,83 +289,83 @@ impl Pool {
         self.core.release_fileset(fileset);
     }
 
-    /// Takes a snapshot of a fileset: what it is like now, which nobody can change. It takes no
-    /// space but for what the fileset changes from now on. It is durable when this returns.
+    /// Takes a clone of a fileset: what it is like now, which nobody can change. It takes no space
+    /// but for what the fileset changes from now on. It is durable when this returns.
     ///
     /// # Errors
     ///
     /// [`crate::error::FsError::FilesetExists`] for a name that is taken,
     /// [`crate::error::FsError::FilesetInUse`] if the fileset changes too fast: try again.
-    pub fn create_snapshot(
+    pub fn create_clone(
         &self,
         name: &FilesetName,
-        snapshot: &NamePart,
+        clone: &NamePart,
         random: [u8; 16],
     ) -> FsResult<FilesetInfo> {
-        let (node, _) = self.core.create_snapshot(name.parts(), snapshot, random)?;
-        Ok(self.fileset_info(format!("{name}@{}", snapshot.as_str()), &node))
+        let (node, _) = self.core.create_clone(name.parts(), clone, random)?;
+        Ok(self.fileset_info(format!("{name}@{}", clone.as_str()), &node))
     }
 
-    /// As [`Pool::create_snapshot`], of a fileset and of all below it, at one moment: all or none.
+    /// As [`Pool::create_clone`], of a fileset and of all below it, at one moment: all or none.
     /// `random` gives each its own bits. Returns their names.
     ///
     /// # Errors
     ///
-    /// As [`Pool::create_snapshot`]; [`crate::error::FsError::FilesetInUse`] if there are too many.
-    pub fn create_snapshots_below(
+    /// As [`Pool::create_clone`]; [`crate::error::FsError::FilesetInUse`] if there are too many.
+    pub fn create_clones_below(
         &self,
         name: &FilesetName,
-        snapshot: &NamePart,
+        clone: &NamePart,
         random: &mut dyn FnMut() -> [u8; 16],
     ) -> FsResult<Vec<String>> {
-        let (made, _) = self.core.create_snapshots_below(name.parts(), snapshot, random)?;
+        let (made, _) = self.core.create_clones_below(name.parts(), clone, random)?;
         let index = self.core.filesets.table.lock(&self.core.store)?;
         Ok(made.into_iter().map(|node| index.path_of(node.slot)).collect())
     }
 
-    /// Keeps a snapshot from being deleted, by the name `hold`, or takes that back if it is not to
-    /// be held any more. It is durable when this returns.
+    /// Keeps a clone from being deleted, by the name `hold`, or takes that back if it is not to be
+    /// held any more. It is durable when this returns.
     ///
     /// # Errors
     ///
     /// [`crate::error::FsError::FilesetExists`] if it is held by that name already,
-    /// [`crate::error::FsError::NoFileset`] if there is no such snapshot or hold,
+    /// [`crate::error::FsError::NoFileset`] if there is no such clone or hold,
     /// [`crate::error::FsError::FilesetInUse`] if it has too many.
     pub fn set_hold(
         &self,
-        (name, snapshot): (&FilesetName, &NamePart),
+        (name, clone): (&FilesetName, &NamePart),
         hold: &NamePart,
         is_held: bool,
     ) -> FsResult<()> {
-        self.core.hold_snapshot((name.parts(), snapshot), hold, is_held)
+        self.core.hold_clone((name.parts(), clone), hold, is_held)
     }
 
-    /// Makes the fileset `new` that begins as a snapshot is. It takes no space but for what it
+    /// Makes the fileset `new` that begins as a clone is. It takes no space but for what it
     /// changes. It is durable when this returns.
     ///
     /// # Errors
     ///
     /// As [`Pool::create_fileset`]; [`crate::error::FsError::NoSpace`] if there is no room for what
-    /// the snapshot's files reserve.
-    pub fn create_clone(
+    /// the clone's files reserve.
+    pub fn fork_clone(
         &self,
-        (name, snapshot): (&FilesetName, &NamePart),
+        (name, clone): (&FilesetName, &NamePart),
         new: &FilesetName,
         random: [u8; 16],
     ) -> FsResult<FilesetInfo> {
-        let node = self.core.create_clone((name.parts(), snapshot), new.parts(), random)?;
+        let node = self.core.create_fork((name.parts(), clone), new.parts(), random)?;
         Ok(self.fileset_info(new.to_string(), &node))
     }
 
-    /// Makes a fileset what its snapshot is: it keeps its name, its number and its handles. What it
+    /// Makes a fileset what its clone is: it keeps its name, its number and its handles. What it
     /// held since is freed in the background. It is durable when this returns.
     ///
     /// # Errors
     ///
-    /// [`crate::error::FsError::FilesetInUse`] while it is mounted or served, or a snapshot of it
-    /// is being freed; as [`Pool::create_clone`].
-    pub fn restore_fileset(&self, name: &FilesetName, snapshot: &NamePart) -> FsResult<Restored> {
-        let restored = self.core.restore_fileset((name.parts(), snapshot))?;
+    /// [`crate::error::FsError::FilesetInUse`] while it is mounted or served, or a clone of it is
+    /// being freed; as [`Pool::fork_clone`].
+    pub fn restore_fileset(&self, name: &FilesetName, clone: &NamePart) -> FsResult<Restored> {
+        let restored = self.core.restore_fileset((name.parts(), clone))?;
         if self.has_resumed.load(Ordering::Relaxed) {
             let name = format!("{name} before its restore");
             self.jobs.add(&self.core, Arc::new(Deletion::new(restored.old_slot, &name)));
@@ -373,19 +373,19 @@ impl Pool {
         Ok(restored)
     }
 
-    /// Gives a clone the snapshots that it goes back to; returns their new names.
+    /// Gives a fork the clones that it goes back to; returns their new names.
     ///
     /// # Errors
     ///
     /// [`crate::error::FsError::FilesetInUse`] if there are none,
-    /// [`crate::error::FsError::FilesetExists`] if it has a snapshot of the same name itself.
+    /// [`crate::error::FsError::FilesetExists`] if it has a clone of the same name itself.
     pub fn promote_fileset(&self, name: &FilesetName) -> FsResult<Vec<String>> {
         self.core.promote_fileset(name.parts())
     }
 
-    /// Tells of each path that two snapshots have differently, by rising path; `to` may be the
-    /// fileset itself, as it is now: then a snapshot of it is taken for that, called `diff-` and
-    /// some digits of `random`, and deleted again.
+    /// Tells of each path that two clones have differently, by rising path; `to` may be the fileset
+    /// itself, as it is now: then a clone of it is taken for that, called `diff-` and some digits
+    /// of `random`, and deleted again.
     ///
     /// # Errors
     ///
@@ -399,42 +399,42 @@ impl Pool {
         tell: &mut dyn FnMut(&Difference) -> ControlFlow<()>,
     ) -> FsResult<()> {
         let compare = |to: (&FilesetName, &NamePart), tell| {
-            let before = self.core.pin_snapshot(from.0.parts(), from.1)?;
-            let after = self.core.pin_snapshot(to.0.parts(), to.1)?;
+            let before = self.core.pin_clone(from.0.parts(), from.1)?;
+            let after = self.core.pin_clone(to.0.parts(), to.1)?;
             self.core.differences(&before.node, &after.node, tell)
         };
-        let Some(snapshot) = to.1 else {
+        let Some(clone) = to.1 else {
             let digits = u64::from_le_bytes(random[..8].try_into().expect("8 of 16 bytes"));
             let made = NamePart::new(&format!("diff-{digits:016x}")).expect("digits make a name");
-            self.create_snapshot(to.0, &made, random)?;
+            self.create_clone(to.0, &made, random)?;
             let done = compare((to.0, &made), tell);
-            let deleted = self.delete_snapshot(to.0, &made);
+            let deleted = self.delete_clone(to.0, &made);
             return done.and(deleted);
         };
-        compare((to.0, snapshot), tell)
+        compare((to.0, clone), tell)
     }
 
-    /// Sends a snapshot: writes to `out` what makes it of `from`, an earlier snapshot, or of
-    /// nothing. `resume` is where an earlier stream of the two broke off. `progress` is told which
-    /// anode is sent, and below which number all are.
+    /// Sends a clone: writes to `out` what makes it of `from`, an earlier clone, or of nothing.
+    /// `resume` is where an earlier stream of the two broke off. `progress` is told which anode is
+    /// sent, and below which number all are.
     ///
     /// # Errors
     ///
     /// [`SendError::Write`] if `out` refuses; else what the pool says.
     pub fn send(
         &self,
-        (name, snapshot): (&FilesetName, &NamePart),
+        (name, clone): (&FilesetName, &NamePart),
         from: Option<&NamePart>,
         resume: Option<ResumeToken>,
         out: &mut dyn Write,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Totals, SendError> {
-        let from = from.map(|from| self.core.pin_snapshot(name.parts(), from)).transpose()?;
-        let to = self.core.pin_snapshot(name.parts(), snapshot)?;
+        let from = from.map(|from| self.core.pin_clone(name.parts(), from)).transpose()?;
+        let to = self.core.pin_clone(name.parts(), clone)?;
         self.core.send(from.as_ref(), &to, resume, out, progress)
     }
 
-    /// Receives a stream: makes the fileset of this name of it, or its next state, and the snapshot
+    /// Receives a stream: makes the fileset of this name of it, or its next state, and the clone
     /// that was sent. Nobody sees anything of it before it is whole.
     ///
     /// # Errors

@@ -7,7 +7,7 @@
 //! # Invariants
 //!
 //! - MU1: From the stop to the end of the switch no request of a front is under way. What was
-//!   accepted before is in the last snapshot.
+//!   accepted before is in the last clone.
 //! - MU2: Requests go on where the fileset is. That it has arrived is durable before they do. That
 //!   it stays is known before it is durable: what the target has not in memory, once whoever
 //!   received has ended, it never has. Where neither can be told they are refused, until somebody
@@ -25,7 +25,7 @@
 //! Not here: how requests are kept waiting (`front::relay`).
 
 use super::Pool;
-use super::moving::{Done, Move, MoveError, MoveHow, MoveStep, snapshots_of};
+use super::moving::{Done, Move, MoveError, MoveHow, MoveStep, clones_of};
 use crate::error::FsError;
 use crate::vnode::Arrival;
 use crate::vnode::api::FilesetUuid;
@@ -121,17 +121,17 @@ impl Move<'_> {
         }
     }
 
-    /// Deletes what earlier differences have left: the next begins from the newest snapshot that
-    /// both pools have. What can't go yet goes with the next one, or at the end.
+    /// Deletes what earlier differences have left: the next begins from the newest clone that both
+    /// pools have. What can't go yet goes with the next one, or at the end.
     fn delete_older(&self, (slot, token): (u32, MoveToken)) -> Done<()> {
         let (source, target) = (self.source.0, self.target.0);
         let newest = self.newest_there(token)?;
         let there = target.core.find_of_move(token).map_err(MoveError::Target)?;
-        let there = there.map(|found| (target, found.slot, snapshots_of(&found, token)));
-        let here = (source, slot, self.own_snapshots(slot, token)?);
+        let there = there.map(|found| (target, found.slot, clones_of(&found, token)));
+        let here = (source, slot, self.own_clones(slot, token)?);
         for (pool, slot, own) in [here].into_iter().chain(there) {
-            for older in own.into_iter().filter(|snapshot| *snapshot != newest) {
-                match pool.delete_snapshots(slot, &[older]) {
+            for older in own.into_iter().filter(|clone| *clone != newest) {
+                match pool.delete_clones(slot, &[older]) {
                     Ok(()) | Err(FsError::FilesetInUse { .. } | FsError::TryLater) => {}
                     Err(error) => return Err(MoveError::Source(error)),
                 }
@@ -149,7 +149,7 @@ impl Move<'_> {
             self.forget_partial()?;
             self.reserve_there(slot, token)?;
             self.delete_older((slot, token))?;
-            let next = self.take_snapshot(slot, token, how)?;
+            let next = self.take_clone(slot, token, how)?;
             let base = self.newest_there(token)?;
             let arrival = Arrival { token, end: None };
             self.carry((slot, Some(&base), &next), None, arrival, None, how)?;

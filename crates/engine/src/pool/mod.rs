@@ -9,6 +9,7 @@
 //! Not here: how a pool is made (`create.rs`), its filesets (`filesets.rs`), operations on files
 //! (`serve.rs`).
 
+mod clones;
 mod create;
 mod disk_groups;
 mod filesets;
@@ -20,7 +21,6 @@ mod paths;
 mod placement;
 mod quotas;
 mod serve;
-mod snapshots;
 mod start;
 mod trim;
 mod unreadable;
@@ -96,8 +96,8 @@ pub struct OpenOptions {
     pub is_forced: bool,
     /// The fileset whose files are served; `None`: the first.
     pub fileset: Option<FilesetName>,
-    /// The snapshot of that fileset whose files are served, instead of its own.
-    pub snapshot: Option<NamePart>,
+    /// The clone of that fileset whose files are served, instead of its own.
+    pub clone: Option<NamePart>,
 }
 
 impl Default for OpenOptions {
@@ -114,7 +114,7 @@ impl Default for OpenOptions {
             neighbours: Arc::new(Alone),
             is_forced: false,
             fileset: None,
-            snapshot: None,
+            clone: None,
         }
     }
 }
@@ -271,7 +271,7 @@ pub struct Pool {
     /// Of this opening alone.
     verifier: u64,
     secret: [u8; 16],
-    snapshots_seen: snapshots::Seen,
+    clones_seen: clones::Seen,
 }
 
 impl CheckpointHooks for Core {
@@ -476,9 +476,7 @@ impl Pool {
         }
         let slot = match &options.fileset {
             None => ROOT_SLOT,
-            Some(name) => {
-                table.lock(&store)?.slot_of_node(name.parts(), options.snapshot.as_ref())?
-            }
+            Some(name) => table.lock(&store)?.slot_of_node(name.parts(), options.clone.as_ref())?,
         };
         let fileset = MountedFileset::open(&store, slot)?;
         let main_fileset = FilesetUuid(u128::from_le_bytes(fileset.uuid));
@@ -509,10 +507,10 @@ impl Pool {
             main_fileset,
             verifier,
             secret,
-            snapshots_seen: snapshots::Seen::default(),
+            clones_seen: clones::Seen::default(),
         };
         pool.core.tell_lost(&lost);
-        let is_changed = !is_read_only && !pool.files().is_of_snapshot();
+        let is_changed = !is_read_only && !pool.files().is_of_clone();
         let is_changed = is_changed && pool.core.finish_main_deletion()?;
         if is_changed && pool.files().finish_orphans()? > 0 {
             // What they had can be used again, and counts as available, from then on.

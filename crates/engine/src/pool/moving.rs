@@ -24,7 +24,7 @@ use crate::error::FsError;
 use crate::fileset::table::on_its_way;
 use crate::stream::{ReceiveError, ResumeToken, SendError};
 use crate::vnode::{
-    Arrival, ArrivalEnd, Found, Partial, ReceiveFailure, Received, is_of_a_move, snapshot_prefix,
+    Arrival, ArrivalEnd, Found, Partial, ReceiveFailure, Received, clone_prefix, is_of_a_move,
 };
 
 /// Times that what is left of a moved fileset is looked at again, while something of it is freed.
@@ -34,7 +34,7 @@ const WAITS_MAX: usize = 3000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveStep {
     /// What is copied first is kept.
-    SnapshotTaken,
+    Cloned,
     /// A copy of the fileset is there, and nobody sees it.
     Copied,
     /// Of one in use: what differs since has followed.
@@ -44,7 +44,7 @@ pub enum MoveStep {
     /// The fileset leaves: nobody uses it.
     Leaves,
     /// What it is last is kept.
-    LastSnapshot,
+    LastCloned,
     /// It has arrived.
     Arrived,
     /// What its users may have is said there.
@@ -131,17 +131,17 @@ pub struct Move<'m> {
 
 pub(super) type Done<T> = Result<T, MoveError>;
 
-/// Returns the `number`th snapshot that a move takes.
-fn snapshot_name(token: MoveToken, number: usize) -> NamePart {
-    let text = format!("{}{number}", snapshot_prefix(token));
+/// Returns the `number`th clone that a move takes.
+fn clone_name(token: MoveToken, number: usize) -> NamePart {
+    let text = format!("{}{number}", clone_prefix(token));
     NamePart::new(&text).expect("it has letters, digits and dashes, and is short")
 }
 
-/// Returns the snapshots of a fileset that this move has taken, the newest last.
-pub(super) fn snapshots_of(found: &Found, token: MoveToken) -> Vec<NamePart> {
-    let prefix = snapshot_prefix(token);
+/// Returns the clones of a fileset that this move has taken, the newest last.
+pub(super) fn clones_of(found: &Found, token: MoveToken) -> Vec<NamePart> {
+    let prefix = clone_prefix(token);
     let is_own = |name: &&NamePart| name.as_str().starts_with(&prefix);
-    found.snapshots.iter().filter(is_own).cloned().collect()
+    found.clones.iter().filter(is_own).cloned().collect()
 }
 
 impl Move<'_> {
@@ -307,7 +307,7 @@ impl Move<'_> {
             (None, None) => return Ok(None),
         };
         let Some(Moving::Arriving { token }) = moving else { return Err(taken()) };
-        if self.own_snapshots(slot, token)?.is_empty() {
+        if self.own_clones(slot, token)?.is_empty() {
             return Err(self.is_of_another());
         }
         Ok(Some(token))
@@ -318,16 +318,16 @@ impl Move<'_> {
         let source = self.source.0;
         waiting(how, &mut || {
             let Some(found) = source.core.find_slot(slot)? else { return Ok(()) };
-            let left: Vec<_> = found.snapshots.into_iter().filter(is_of_a_move).collect();
-            source.delete_snapshots(slot, &left)
+            let left: Vec<_> = found.clones.into_iter().filter(is_of_a_move).collect();
+            source.delete_clones(slot, &left)
         })
         .map_err(MoveError::Source)?;
         let random = (how.random)();
         let mut token = *random.first_chunk().expect("16 of 32 bytes");
         // None has all zeros.
         token[0] |= 1;
-        self.take_snapshot(slot, MoveToken(token), how)?;
-        how.tell(MoveStep::SnapshotTaken)?;
+        self.take_clone(slot, MoveToken(token), how)?;
+        how.tell(MoveStep::Cloned)?;
         Ok(MoveToken(token))
     }
 
@@ -338,7 +338,7 @@ impl Move<'_> {
             return Ok(());
         }
         let partial = target.core.find_partial(to.parts()).map_err(MoveError::Target)?;
-        let own = self.own_snapshots(slot, token)?;
+        let own = self.own_clones(slot, token)?;
         let first = own.first().ok_or_else(|| self.is_of_another())?;
         self.carry((slot, None, first), partial, Arrival { token, end: None }, None, how)
     }
@@ -381,23 +381,23 @@ impl Move<'_> {
         target.allow_in(there.slot, &allowed).map_err(MoveError::Target)
     }
 
-    /// Gives up what came of an earlier difference: it is of another snapshot.
+    /// Gives up what came of an earlier difference: it is of another clone.
     pub(super) fn forget_partial(&self) -> Done<()> {
         let (target, to) = self.target;
         target.core.abort_receiving(to.parts()).map_err(MoveError::Target)?;
         target.free_given_up().map_err(MoveError::Target)
     }
 
-    /// Returns the newest snapshot of this move that has come.
+    /// Returns the newest clone of this move that has come.
     pub(super) fn newest_there(&self, token: MoveToken) -> Done<NamePart> {
         let there = self.target.0.core.find_of_move(token).map_err(MoveError::Target)?;
-        let newest = there.and_then(|there| snapshots_of(&there, token).pop());
+        let newest = there.and_then(|there| clones_of(&there, token).pop());
         newest.ok_or_else(|| self.is_of_another())
     }
 
     /// FM2, FM3: the fileset leaves, what it has changed since its copy follows, and it is there.
     /// `of_used` says how that of one in use goes. The fileset is known by its slot: it may get
-    /// another name until it leaves, and has snapshots of the move, so it is not deleted.
+    /// another name until it leaves, and has clones of the move, so it is not deleted.
     pub(super) fn switch(
         &self,
         (slot, token): (u32, MoveToken),
@@ -415,8 +415,8 @@ impl Move<'_> {
         }
         how.tell(MoveStep::Leaves)?;
         check_time()?;
-        let last = self.take_snapshot(slot, token, how)?;
-        how.tell(MoveStep::LastSnapshot)?;
+        let last = self.take_clone(slot, token, how)?;
+        how.tell(MoveStep::LastCloned)?;
         check_time()?;
         let base = self.newest_there(token)?;
         let found = source.core.find_slot(slot).map_err(MoveError::Source)?;
@@ -455,26 +455,25 @@ impl Move<'_> {
             if !matches!(found.moving, Some(Moving::Leaving { .. })) {
                 return Ok(());
             }
-            source.delete_snapshots(found.slot, &snapshots_of(&found, token))?;
+            source.delete_clones(found.slot, &clones_of(&found, token))?;
             source.delete_moving(found.slot)
         })
         .map_err(MoveError::Source)?;
         how.tell(MoveStep::Deleted)?;
         let arrived = target.core.find_of_move(token).map_err(MoveError::Target)?;
         if let Some(found) = arrived {
-            let own = snapshots_of(&found, token);
+            let own = clones_of(&found, token);
             target.core.check_unheld(found.slot, &own).map_err(MoveError::Target)?;
         }
         let is_used = how.fronts.is_some();
         waiting(how, &mut || {
             let Some(found) = target.core.find_of_move(token)? else { return Ok(()) };
-            let mut own = snapshots_of(&found, token);
+            let mut own = clones_of(&found, token);
             if is_used {
-                // Whoever changes the fileset waits while its newest snapshot goes: one does so
-                // last.
+                // Whoever changes the fileset waits while its newest clone goes: one does so last.
                 own.reverse();
             }
-            target.delete_snapshots(found.slot, &own)
+            target.delete_clones(found.slot, &own)
         })
         .map_err(MoveError::Target)?;
         self.settle_target(token)?;
@@ -513,14 +512,14 @@ impl Move<'_> {
             return Err(MoveError::Refused(format!("nothing is on its way to {to}")));
         };
         let found = source.core.find_moving(from.parts()).map_err(MoveError::Source)?;
-        let own = found.map(|found| (found.slot, snapshots_of(&found, token)));
+        let own = found.map(|found| (found.slot, clones_of(&found, token)));
         let Some((slot, own)) = own.filter(|(_, own)| !own.is_empty()) else {
             return Err(self.is_of_another());
         };
         source.core.check_unheld(slot, &own).map_err(MoveError::Source)?;
         waiting(how, &mut || target.delete_arriving(to, token)).map_err(MoveError::Target)?;
         waiting(how, &mut || match source.core.find_slot(slot)? {
-            Some(found) => source.delete_snapshots(found.slot, &snapshots_of(&found, token)),
+            Some(found) => source.delete_clones(found.slot, &clones_of(&found, token)),
             None => Ok(()),
         })
         .map_err(MoveError::Source)
@@ -529,39 +528,39 @@ impl Move<'_> {
     fn is_of_another(&self) -> MoveError {
         let ((_, from), (_, to)) = (self.source, self.target);
         MoveError::Refused(format!(
-            "what has come to {to} is not of {from}, or its snapshot is gone: name the fileset \
-             that it is of, or delete it there (`holdfast fileset delete`; `holdfast receive \
-             --abort` if it is not whole)"
+            "what has come to {to} is not of {from}, or its clone is gone: name the fileset that \
+             it is of, or delete it there (`holdfast fileset delete`; `holdfast receive --abort` \
+             if it is not whole)"
         ))
     }
 
-    pub(super) fn own_snapshots(&self, slot: u32, token: MoveToken) -> Done<Vec<NamePart>> {
+    pub(super) fn own_clones(&self, slot: u32, token: MoveToken) -> Done<Vec<NamePart>> {
         let found = self.source.0.core.find_slot(slot).map_err(MoveError::Source)?;
-        Ok(found.map(|found| snapshots_of(&found, token)).unwrap_or_default())
+        Ok(found.map(|found| clones_of(&found, token)).unwrap_or_default())
     }
 
-    /// Takes the next snapshot for a move.
-    pub(super) fn take_snapshot(
+    /// Takes the next clone for a move.
+    pub(super) fn take_clone(
         &self,
         slot: u32,
         token: MoveToken,
         how: &mut MoveHow<'_>,
     ) -> Done<NamePart> {
         let (source, _) = self.source;
-        let own = self.own_snapshots(slot, token)?;
+        let own = self.own_clones(slot, token)?;
         let number = |name: &NamePart| name.as_str().rsplit('-').next()?.parse::<usize>().ok();
         let next = own.iter().filter_map(number).max().unwrap_or(0) + 1;
-        let name = snapshot_name(token, next);
+        let name = clone_name(token, next);
         let random = (how.random)();
         let random = *random.first_chunk().expect("16 of 32 bytes");
-        source.core.snapshot_moving(slot, &name, random).map_err(MoveError::Source)?;
+        source.core.clone_moving(slot, &name, random).map_err(MoveError::Source)?;
         Ok(name)
     }
 
-    /// Sends one snapshot, and receives it; `of_used` as of [`Move::switch`].
+    /// Sends one clone, and receives it; `of_used` as of [`Move::switch`].
     pub(super) fn carry(
         &self,
-        (slot, base, snapshot): (u32, Option<&NamePart>, &NamePart),
+        (slot, base, clone): (u32, Option<&NamePart>, &NamePart),
         partial: Option<Partial>,
         arrival: Arrival,
         of_used: Option<&Last<'_>>,
@@ -570,7 +569,7 @@ impl Move<'_> {
         let ((source, _), (target, to)) = (self.source, self.target);
         let pinned = |name: &NamePart| source.core.pin_moving(slot, name);
         let from = base.map(pinned).transpose().map_err(MoveError::Source)?;
-        let node = pinned(snapshot).map_err(MoveError::Source)?;
+        let node = pinned(clone).map_err(MoveError::Source)?;
         let resume = partial.map(|partial| ResumeToken {
             from: [0; 16],
             to: partial.origin,
@@ -646,10 +645,10 @@ fn waiting(
 }
 
 impl Pool {
-    /// Deletes snapshots that moves of the fileset in `of` have taken, the last one first.
-    pub(super) fn delete_snapshots(&self, of: u32, names: &[NamePart]) -> Result<(), FsError> {
+    /// Deletes clones that moves of the fileset in `of` have taken, the last one first.
+    pub(super) fn delete_clones(&self, of: u32, names: &[NamePart]) -> Result<(), FsError> {
         for name in names.iter().rev() {
-            let slot = self.core.delete_snapshot_moving(of, name)?;
+            let slot = self.core.delete_clone_moving(of, name)?;
             self.free_by_job(slot, name.as_str());
         }
         Ok(())
@@ -670,7 +669,7 @@ impl Pool {
         if found.moving != Some(Moving::Arriving { token }) {
             return Err(on_its_way(found.name));
         }
-        self.delete_snapshots(found.slot, &snapshots_of(&found, token))?;
+        self.delete_clones(found.slot, &clones_of(&found, token))?;
         self.delete_moving(found.slot)
     }
 

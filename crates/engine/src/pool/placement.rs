@@ -18,7 +18,7 @@ impl Pool {
         self.core.store.alloc.check_placement(placement)
     }
 
-    /// Returns the placement of the root directory of the fileset or snapshot in `slot`, which
+    /// Returns the placement of the root directory of the fileset or clone in `slot`, which
     /// what is made in it inherits; `None`: it is being freed.
     ///
     /// # Errors

@@ -222,8 +222,8 @@ impl Pool {
     }
 
     /// The pool is about to be closed: whoever gives a tree of files a project or a placement, or
-    /// counts what a snapshot holds alone, ends where he is, with [`FsError::TryLater`]. What he
-    /// has done stays.
+    /// counts what a clone holds alone, ends where he is, with [`FsError::TryLater`]. What he has
+    /// done stays.
     pub fn end_walks(&self) {
         self.core.end_walks();
     }

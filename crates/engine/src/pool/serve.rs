@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Pool;
+use super::clones::CLONES_NAME;
 use crate::alloc::Urgency;
 use crate::error::{FsError, FsResult};
 use crate::vnode::api::{
@@ -16,8 +17,8 @@ impl Pool {
     /// Returns the files of the fileset that `ino` is in: the main one's, or those of one that is
     /// held. They are there until what this returns is dropped.
     fn files_of(&self, ino: Ino) -> FsResult<Entered<'_>> {
-        if ino.is_virtual() {
-            return Err(FsError::ReadOnlySnapshot);
+        if ino.is_clones_directory() {
+            return Err(FsError::ReadOnlyClone);
         }
         self.core.note_asked();
         self.core.enter(ino)
@@ -71,10 +72,10 @@ impl FileSystem for Pool {
     fn resolve(&self, _caller: &Caller, handle: Handle) -> FsResult<Attr> {
         let files = self.core.enter(handle.ino);
         match files.ok().filter(|files| files.uuid() == handle.fileset) {
-            Some(files) if !handle.ino.is_virtual() => {
+            Some(files) if !handle.ino.is_clones_directory() => {
                 self.named(handle.ino, b"", files.resolve(handle))
             }
-            _ => self.resolve_in_snapshots(handle),
+            _ => self.resolve_in_clones(handle),
         }
     }
 
@@ -84,20 +85,19 @@ impl FileSystem for Pool {
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        if parent.is_snapshots_directory() {
-            return self.lookup_snapshot(caller, parent, name);
+        if parent.is_clones_directory() {
+            return self.lookup_clone(caller, parent, name);
         }
         match self.files_of(parent)?.lookup_name(caller, parent, name) {
-            Err(FsError::NotFound) => match self.virtual_of_name(parent, name) {
-                Some(ino) => self.virtual_attr(ino),
-                None => self.named(parent, name, Err(FsError::NotFound)),
-            },
+            Err(FsError::NotFound) if self.is_clones_name(parent, name) => {
+                self.clones_attr(Ino::clones_of_slot(parent.slot()))
+            }
             found => self.named(parent, name, found),
         }
     }
 
     fn parent_of(&self, ino: Ino) -> FsResult<(Ino, FileKind)> {
-        if ino.is_virtual() {
+        if ino.is_clones_directory() {
             return Ok((Ino::root_of_slot(ino.slot()), FileKind::Directory));
         }
         // Who looks on does not use the pool.
@@ -105,8 +105,8 @@ impl FileSystem for Pool {
     }
 
     fn name_in(&self, directory: Ino, ino: Ino) -> FsResult<Vec<u8>> {
-        if ino.is_virtual() {
-            return Ok(Pool::virtual_name(ino));
+        if ino.is_clones_directory() {
+            return Ok(CLONES_NAME.to_vec());
         }
         self.core.enter(directory)?.name_of(directory, ino)
     }
@@ -118,15 +118,15 @@ impl FileSystem for Pool {
     }
 
     fn getattr(&self, _caller: &Caller, ino: Ino) -> FsResult<Attr> {
-        if ino.is_virtual() {
-            return self.virtual_attr(ino);
+        if ino.is_clones_directory() {
+            return self.clones_attr(ino);
         }
         self.named(ino, b"", self.files_of(ino)?.attributes(ino))
     }
 
     fn access(&self, caller: &Caller, ino: Ino) -> FsResult<Access> {
-        if ino.is_virtual() {
-            return Ok(Pool::snapshots_access());
+        if ino.is_clones_directory() {
+            return Ok(Pool::clones_access());
         }
         self.named(ino, b"", self.files_of(ino)?.access_of(caller, ino))
     }
@@ -152,7 +152,7 @@ impl FileSystem for Pool {
         new: NewInode,
         mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
-        self.refuse_snapshots_name(parent, name)?;
+        self.refuse_clones_name(parent, name)?;
         let files = self.files_of(parent)?;
         let made = files.unsharing(Urgency::User, || {
             files.make(caller, (parent, name), new, None, around.as_deref_mut())
@@ -169,7 +169,7 @@ impl FileSystem for Pool {
         new: NewInode,
         mut around: Option<&mut Around>,
     ) -> FsResult<Attr> {
-        self.refuse_snapshots_name(parent, name)?;
+        self.refuse_clones_name(parent, name)?;
         let files = self.files_of(parent)?;
         files.unsharing(Urgency::User, || {
             files.make(caller, (parent, name), new, Some(target), around.as_deref_mut())
@@ -177,10 +177,7 @@ impl FileSystem for Pool {
     }
 
     fn readlink(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<u8>> {
-        match Pool::virtual_target(ino) {
-            Some(target) => Ok(target),
-            None => self.files_of(ino)?.read_link(caller, ino),
-        }
+        self.files_of(ino)?.read_link(caller, ino)
     }
 
     fn link(
@@ -195,7 +192,7 @@ impl FileSystem for Pool {
             return Err(FsError::CrossFileset);
         }
         self.files_of(parent)?;
-        self.refuse_snapshots_name(parent, name)?;
+        self.refuse_clones_name(parent, name)?;
         let files = self.files_of(ino)?;
         files.with_reclaim(|| {
             files.unsharing(Urgency::User, || {
@@ -209,7 +206,7 @@ impl FileSystem for Pool {
             return Err(FsError::CrossFileset);
         }
         self.files_of(parent)?;
-        self.refuse_snapshots_name(parent, name)?;
+        self.refuse_clones_name(parent, name)?;
         let files = self.files_of(ino)?;
         files.with_reclaim(|| {
             files.unsharing(Urgency::User, || files.link_name_over(caller, ino, (parent, name)))
@@ -234,7 +231,7 @@ impl FileSystem for Pool {
                 files.remove_name(caller, (parent, name), false, around.as_deref_mut())
             })
         });
-        self.named(parent, name, self.keep_snapshots_name(parent, name, removed))
+        self.named(parent, name, self.keep_clones_name(parent, name, removed))
     }
 
     fn rmdir(
@@ -250,7 +247,7 @@ impl FileSystem for Pool {
                 files.remove_name(caller, (parent, name), true, around.as_deref_mut())
             })
         });
-        self.keep_snapshots_name(parent, name, removed)
+        self.keep_clones_name(parent, name, removed)
     }
 
     fn rename(
@@ -265,14 +262,14 @@ impl FileSystem for Pool {
             return Err(FsError::CrossFileset);
         }
         self.files_of(target.0)?;
-        self.refuse_snapshots_name(target.0, target.1)?;
+        self.refuse_clones_name(target.0, target.1)?;
         let files = self.files_of(source.0)?;
         let renamed = files.with_reclaim(|| {
             files.unsharing(Urgency::Name, || {
                 files.rename_name(caller, source, target, mode, around.as_deref_mut())
             })
         });
-        self.keep_snapshots_name(source.0, source.1, renamed)
+        self.keep_clones_name(source.0, source.1, renamed)
     }
 
     fn read(
@@ -352,8 +349,8 @@ impl FileSystem for Pool {
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry) -> bool,
     ) -> FsResult<()> {
-        if ino.is_snapshots_directory() {
-            return self.list_snapshots(ino, cookie, each);
+        if ino.is_clones_directory() {
+            return self.list_clones(ino, cookie, each);
         }
         self.named(ino, b"", self.files_of(ino)?.list(caller, ino, cookie, each))
     }
@@ -365,21 +362,21 @@ impl FileSystem for Pool {
         cookie: u64,
         each: &mut dyn FnMut(&DirEntry, Option<&Attr>) -> bool,
     ) -> FsResult<()> {
-        if ino.is_snapshots_directory() {
-            return self.list_snapshots(ino, cookie, &mut |entry| each(entry, None));
+        if ino.is_clones_directory() {
+            return self.list_clones(ino, cookie, &mut |entry| each(entry, None));
         }
         self.named(ino, b"", self.files_of(ino)?.list_with_attributes(caller, ino, cookie, each))
     }
 
     fn cookie_verifier(&self, caller: &Caller, ino: Ino) -> FsResult<u64> {
-        if ino.is_virtual() {
+        if ino.is_clones_directory() {
             return Ok(0);
         }
         self.named(ino, b"", self.files_of(ino)?.cookie_verifier(caller, ino))
     }
 
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
-        if ino.is_virtual() {
+        if ino.is_clones_directory() {
             return Err(FsError::NoAttribute);
         }
         self.files_of(ino)?.get_attribute(caller, ino, name)
@@ -401,7 +398,7 @@ impl FileSystem for Pool {
     }
 
     fn listxattr(&self, caller: &Caller, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
-        if ino.is_virtual() {
+        if ino.is_clones_directory() {
             return Ok(Vec::new());
         }
         self.files_of(ino)?.list_attributes(caller, ino)
@@ -456,12 +453,12 @@ impl FileSystem for Pool {
     }
 
     fn fsync(&self, caller: &Caller, ino: Ino, _data_only: bool) -> FsResult<()> {
-        if ino.is_virtual() {
+        if ino.is_clones_directory() {
             return Ok(());
         }
         let files = self.files_of(ino)?;
-        // Nothing of a snapshot waits.
-        if files.is_of_snapshot() {
+        // Nothing of a clone waits.
+        if files.is_of_clone() {
             return Ok(());
         }
         self.named(ino, b"", files.sync_file(caller, ino))
@@ -470,8 +467,8 @@ impl FileSystem for Pool {
     fn commit_then(&self, caller: &Caller, ino: Ino, _data_only: bool, completion: Completion) {
         let completion = self.named_when_done(ino, completion);
         match self.files_of(ino) {
-            // Nothing of a snapshot waits; and a completion may go into one.
-            Ok(files) if files.is_of_snapshot() => {
+            // Nothing of a clone waits; and a completion may go into one.
+            Ok(files) if files.is_of_clone() => {
                 drop(files);
                 completion(Ok(()));
             }

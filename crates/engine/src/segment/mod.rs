@@ -94,7 +94,7 @@ pub(crate) struct BlockOwner {
 pub(crate) struct Claim {
     /// Fragments that metadata may need when it is installed.
     pub(crate) extra_fragments: u64,
-    /// Fragments that it gives back for it, stored or reserved: not what snapshots hold too.
+    /// Fragments that it gives back for it, stored or reserved: not what clones hold too.
     pub(crate) held_fragments: u64,
     /// Fragments that the file counts for it already.
     pub(crate) counted_fragments: u64,

@@ -26,7 +26,7 @@ pub use storage::device::{AlignedBuffer, SharedBytes};
 
 /// Longest name of a dirent, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Why a snapshot is not deleted while another of its family is being freed.
+/// Why a clone is not deleted while another of its family is being freed.
 pub const ANOTHER_IS_FREED: &str = "another one is being freed: try again when that is done";
 /// Most names a file may have (`EMLINK` at the next); directories past it report 1.
 pub const LINKS_MAX: u32 = 65_535;
@@ -48,40 +48,20 @@ pub(super) const ANODE_BITS: u32 = 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ino(pub u64);
 
-/// Anode number that no file is given, the last: that of the directory of a fileset's snapshots.
-const SNAPSHOTS_NUMBER: u64 = (1 << ANODE_BITS) - 1;
-const _: () = assert!(format::ids::ANODES_MAX - 1 == SNAPSHOTS_NUMBER);
-/// Anode number that no file is given either: that of the link to the directory.
-const SNAPSHOTS_LINK_NUMBER: u64 = SNAPSHOTS_NUMBER - 1;
-/// Anode numbers from here on are of no file.
-pub(crate) const FILE_NUMBERS_END: u64 = SNAPSHOTS_LINK_NUMBER;
+/// Anode number that no file is given, the last: that of the directory of a fileset's clones.
+const CLONES_NUMBER: u64 = (1 << ANODE_BITS) - 1;
+const _: () = assert!(format::ids::ANODES_MAX - 1 == CLONES_NUMBER);
 
 impl Ino {
-    /// Whether it is on no disk: the directory of a fileset's snapshots, or the link to it.
+    /// Whether it is the directory of a fileset's clones.
     #[must_use]
-    pub fn is_virtual(self) -> bool {
-        self.0 & SNAPSHOTS_NUMBER >= FILE_NUMBERS_END
+    pub fn is_clones_directory(self) -> bool {
+        self.0 & CLONES_NUMBER == CLONES_NUMBER
     }
 
-    /// Whether it is the link to the directory of a fileset's snapshots.
-    pub(crate) fn is_snapshots_link(self) -> bool {
-        self.0 & SNAPSHOTS_NUMBER == SNAPSHOTS_LINK_NUMBER
-    }
-
-    /// Returns the link to the directory of the snapshots of the fileset in a slot.
-    pub(crate) fn snapshots_link_of_slot(slot: u32) -> Ino {
-        Ino(u64::from(slot) << ANODE_BITS | SNAPSHOTS_LINK_NUMBER)
-    }
-
-    /// Whether it is the directory of a fileset's snapshots.
-    #[must_use]
-    pub fn is_snapshots_directory(self) -> bool {
-        self.0 & SNAPSHOTS_NUMBER == SNAPSHOTS_NUMBER
-    }
-
-    /// Returns the directory of the snapshots of the fileset in a slot.
-    pub(crate) fn snapshots_of_slot(slot: u32) -> Ino {
-        Ino(u64::from(slot) << ANODE_BITS | SNAPSHOTS_NUMBER)
+    /// Returns the directory of the clones of the fileset in a slot.
+    pub(crate) fn clones_of_slot(slot: u32) -> Ino {
+        Ino(u64::from(slot) << ANODE_BITS | CLONES_NUMBER)
     }
 
     /// Returns the root directory of the fileset in a slot.
@@ -93,12 +73,12 @@ impl Ino {
     /// Returns the inode that has the same number in the fileset in another slot.
     #[must_use]
     pub fn in_slot(self, slot: u32) -> Ino {
-        Ino(u64::from(slot) << ANODE_BITS | self.0 & SNAPSHOTS_NUMBER)
+        Ino(u64::from(slot) << ANODE_BITS | self.0 & CLONES_NUMBER)
     }
 
     /// Returns its number in its fileset.
     pub(crate) fn anode(self) -> format::ids::AnodeNo {
-        format::ids::AnodeNo(self.0 & SNAPSHOTS_NUMBER)
+        format::ids::AnodeNo(self.0 & CLONES_NUMBER)
     }
 
     /// Returns the slot of the fileset that the inode is in.
@@ -204,7 +184,7 @@ pub struct Attr {
 }
 
 impl Attr {
-    /// Returns what names this inode, which is in `fileset` and in no snapshot of it, for ever; of
+    /// Returns what names this inode, which is in `fileset` and in no clone of it, for ever; of
     /// others [`FileSystem::handle_of`] knows.
     #[must_use]
     pub fn handle(&self, fileset: FilesetUuid) -> Handle {

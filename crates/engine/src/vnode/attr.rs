@@ -182,15 +182,15 @@ impl Files<'_> {
         is_read: &dyn Fn(&VnodeState) -> bool,
     ) {
         let is_kept = self.options.no_atime || self.options.is_read_only;
-        if caller.keeps_atime || is_kept || self.fileset.is_snapshot() {
+        if caller.keeps_atime || is_kept || self.fileset.is_clone() {
             return;
         }
         let now = self.now();
         let is_due = |state: &VnodeState| {
             state.anode.as_ref().is_some_and(|anode| {
-                // Where snapshots are, the first time would copy the page that the anode is in.
-                let has_snapshots = self.fileset.gate.shared_epoch() > Epoch(0);
-                let is_old = !has_snapshots && anode.atime <= anode.mtime.max(anode.ctime)
+                // Where clones are, the first time would copy the page that the anode is in.
+                let has_clones = self.fileset.gate.shared_epoch() > Epoch(0);
+                let is_old = !has_clones && anode.atime <= anode.mtime.max(anode.ctime)
                     || now.seconds.saturating_sub(anode.atime.seconds) >= RELATIME_SECONDS;
                 is_old && is_read(state)
             })

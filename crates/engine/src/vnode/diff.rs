@@ -93,7 +93,7 @@ struct Found {
     touched: Vec<AnodeNo>,
 }
 
-/// Keeps a snapshot, or what a deletion would give back of it, while somebody reads its maps.
+/// Keeps a clone, or what a deletion would give back of it, while somebody reads its maps.
 #[derive(Debug)]
 pub(crate) struct Pinned<'c> {
     core: &'c Core,
@@ -112,18 +112,14 @@ impl Drop for Pinned<'_> {
 }
 
 impl Core {
-    /// Returns a snapshot to be read from its entry on; it can't be deleted until this is dropped.
-    pub(crate) fn pin_snapshot(
-        &self,
-        path: &[NamePart],
-        snapshot: &NamePart,
-    ) -> FsResult<Pinned<'_>> {
+    /// Returns a clone to be read from its entry on; it can't be deleted until this is dropped.
+    pub(crate) fn pin_clone(&self, path: &[NamePart], clone: &NamePart) -> FsResult<Pinned<'_>> {
         let mut index = self.filesets.table.lock(&self.store)?;
-        let slot = index.slot_of_node(path, Some(snapshot))?;
+        let slot = index.slot_of_node(path, Some(clone))?;
         self.pin_slot(&mut index, slot)
     }
 
-    /// As [`Core::pin_snapshot`], of the one in `slot`.
+    /// As [`Core::pin_clone`], of the one in `slot`.
     pub(super) fn pin_slot(&self, index: &mut Index, slot: u32) -> FsResult<Pinned<'_>> {
         let entry = index.read_entry(&self.store, slot)?;
         index.pin(slot);

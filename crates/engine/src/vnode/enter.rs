@@ -1,10 +1,10 @@
-//! Operations on a snapshot, and their end when it is deleted: whoever came through the directory
-//! of snapshots is put out (decision 0054).
+//! Operations on a clone, and their end when it is deleted: whoever came through the directory of
+//! clones is put out (decision 0054).
 //!
 //! # Invariants
 //!
-//! - PO1: Nobody looks at a page of a snapshot that is being freed. Whoever looks is inside the
-//!   snapshot's gate, where else only changes are, and has seen there that it is not gone. Whoever
+//! - PO1: Nobody looks at a page of a clone that is being freed. Whoever looks is inside the
+//!   clone's gate, where else only changes are, and has seen there that it is not gone. Whoever
 //!   deletes it says first that it is gone, and then waits until nobody is inside.
 
 use std::ops::Deref;
@@ -18,7 +18,7 @@ use super::{Core, Files};
 use crate::error::{FsError, FsResult};
 use crate::gate::{Closed, Inside};
 
-/// The files of a fileset for one operation: of a snapshot nothing is freed meanwhile (PO1).
+/// The files of a fileset for one operation: of a clone nothing is freed meanwhile (PO1).
 #[derive(Debug)]
 pub(crate) struct Entered<'c> {
     files: Files<'c>,
@@ -33,10 +33,10 @@ impl<'c> Deref for Entered<'c> {
     }
 }
 
-/// A snapshot with nobody inside. Unless it is deleted, they may come again when this is dropped.
+/// A clone with nobody inside. Unless it is deleted, they may come again when this is dropped.
 #[derive(Debug)]
 pub(super) struct PutOut<'c> {
-    pub(super) snapshot: &'c Fileset,
+    pub(super) clone: &'c Fileset,
     pub(super) is_deleted: bool,
     _closed: Option<Closed<'c>>,
 }
@@ -44,7 +44,7 @@ pub(super) struct PutOut<'c> {
 impl Drop for PutOut<'_> {
     fn drop(&mut self) {
         if !self.is_deleted {
-            self.snapshot.is_gone.store(false, Ordering::SeqCst);
+            self.clone.is_gone.store(false, Ordering::SeqCst);
         }
     }
 }
@@ -54,14 +54,14 @@ impl<'c> Files<'c> {
     #[inline]
     pub(crate) fn enter(self) -> FsResult<Entered<'c>> {
         // Whoever changes a fileset that is none enters with his change.
-        if !self.fileset.is_snapshot {
+        if !self.fileset.is_clone {
             return Ok(Entered { files: self, _inside: None });
         }
-        self.enter_snapshot()
+        self.enter_clone()
     }
 
     #[cold]
-    fn enter_snapshot(self) -> FsResult<Entered<'c>> {
+    fn enter_clone(self) -> FsResult<Entered<'c>> {
         // Nobody puts the main one out.
         let inside = (!self.core.is_main(self.fileset)).then(|| self.fileset.gate.enter());
         if self.fileset.is_put_out() {
@@ -77,11 +77,11 @@ impl Fileset {
         !self.holds.load(Ordering::SeqCst).is_multiple_of(FOR_GOOD)
     }
 
-    /// Whether it is a snapshot that was deleted, or is about to be.
+    /// Whether it is a clone that was deleted, or is about to be.
     pub(super) fn is_put_out(&self) -> bool {
-        self.is_snapshot
+        self.is_clone
             && self.is_gone.load(Ordering::SeqCst)
-            && !planted::is(Planted::DeletedSnapshotEntered)
+            && !planted::is(Planted::DeletedCloneEntered)
     }
 }
 
@@ -93,29 +93,29 @@ impl Core {
         self.files_of(ino)?.enter()
     }
 
-    /// Puts everybody out of a snapshot that was entered: who comes is told that it is stale, and
-    /// who is inside has left when this returns. Called with no lock held.
+    /// Puts everybody out of a clone that was entered: who comes is told that it is stale, and who
+    /// is inside has left when this returns. Called with no lock held.
     ///
     /// # Errors
     ///
     /// [`FsError::FilesetInUse`] while a front holds it that will give it back.
-    pub(super) fn put_out<'c>(&'c self, snapshot: &'c Fileset) -> FsResult<PutOut<'c>> {
+    pub(super) fn put_out<'c>(&'c self, clone: &'c Fileset) -> FsResult<PutOut<'c>> {
         {
             let _holding = self.filesets.holding.lock();
-            if self.is_main(snapshot) || snapshot.has_front() {
-                let name = self.filesets.table.lock(&self.store)?.path_of(snapshot.anodes.slot);
+            if self.is_main(clone) || clone.has_front() {
+                let name = self.filesets.table.lock(&self.store)?.path_of(clone.anodes.slot);
                 let by = "it is mounted, or being copied: unmount it, or wait until that has ended";
                 return Err(FsError::FilesetInUse { name, by: by.to_owned() });
             }
             // One at a time: only who has set the mark may take it back.
-            if snapshot.is_gone.swap(true, Ordering::SeqCst) {
-                let name = self.filesets.table.lock(&self.store)?.path_of(snapshot.anodes.slot);
+            if clone.is_gone.swap(true, Ordering::SeqCst) {
+                let name = self.filesets.table.lock(&self.store)?.path_of(clone.anodes.slot);
                 let by = "it is being deleted already";
                 return Err(FsError::FilesetInUse { name, by: by.to_owned() });
             }
         }
         // PO1.
-        let closed = (!planted::is(Planted::ReadersNotWaitedFor)).then(|| snapshot.gate.close());
-        Ok(PutOut { snapshot, is_deleted: false, _closed: closed })
+        let closed = (!planted::is(Planted::ReadersNotWaitedFor)).then(|| clone.gate.close());
+        Ok(PutOut { clone, is_deleted: false, _closed: closed })
     }
 }

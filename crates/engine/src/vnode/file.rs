@@ -248,9 +248,8 @@ impl Core {
 
     /// Before the file grows to `size_bytes`. Changes memory only, but may read the map.
     ///
-    /// V2: what this places waits in a file that may have been clean. A snapshot that is taken
-    /// before it is installed must find it: it may be sealed by then, and is born before the
-    /// snapshot.
+    /// V2: what this places waits in a file that may have been clean. A clone that is taken before
+    /// it is installed must find it: it may be sealed by then, and is born before the clone.
     pub(super) fn prepare_growth(
         &self,
         state: &mut VnodeState,

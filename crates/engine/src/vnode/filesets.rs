@@ -45,10 +45,10 @@ pub(crate) struct Fileset {
     pub(super) doomed: orphan::Doomed,
     pub(super) readahead: readahead::Readahead,
     /// Whether it is what a fileset was like at one moment: nobody ever changes what is in it.
-    pub(super) is_snapshot: bool,
+    pub(super) is_clone: bool,
     /// Whether nobody may change what is in it.
     is_read_only: AtomicBool,
-    /// Whether nobody may, until the pool is opened again, whatever is set: what a snapshot of it
+    /// Whether nobody may, until the pool is opened again, whatever is set: what a clone of it
     /// alone held could not be freed.
     pub(super) is_half_freed: AtomicBool,
     /// Whether what a crash has left of it is finished: before that only jobs look at it.
@@ -138,7 +138,7 @@ pub(crate) struct Filesets {
 #[derive(Debug, Default)]
 struct Opened {
     slots: Vec<u32>,
-    /// Slots of those of a family that are no snapshots.
+    /// Slots of those of a family that are no clones.
     families: BTreeMap<FilesetId, Vec<u32>>,
 }
 
@@ -174,7 +174,7 @@ impl Fileset {
         Fileset {
             is_read_only: AtomicBool::new(anodes.is_read_only()),
             is_half_freed: AtomicBool::new(false),
-            is_snapshot: anodes.is_snapshot(),
+            is_clone: anodes.is_clone(),
             is_closed: AtomicBool::new(anodes.is_closed()),
             rename_lock: Mutex::new(()),
             gate,
@@ -237,8 +237,8 @@ impl Fileset {
     }
 
     /// Whether it is what a fileset was like at one moment.
-    pub(super) fn is_snapshot(&self) -> bool {
-        self.is_snapshot
+    pub(super) fn is_clone(&self) -> bool {
+        self.is_clone
     }
 
     /// Says whether nobody may change what is in it.
@@ -331,16 +331,15 @@ impl Filesets {
         self.by_slot(slot).filter(|fileset| fileset.check_current().is_ok())
     }
 
-    /// Returns the opened filesets whose blocks name `family` and that are no snapshots.
+    /// Returns the opened filesets whose blocks name `family` and that are no clones.
     pub(super) fn opened_of(&self, family: FilesetId) -> impl Iterator<Item = &Fileset> {
-        let main =
-            Some(&self.main).filter(|main| main.anodes.family == family && !main.is_snapshot);
+        let main = Some(&self.main).filter(|main| main.anodes.family == family && !main.is_clone);
         let slots = self.opened.lock().families.get(&family).cloned().unwrap_or_default();
         main.into_iter().chain(slots.into_iter().filter_map(|slot| self.others.get(slot)))
     }
 
     fn enter(&self, slot: u32, fileset: Fileset) -> &Fileset {
-        let family = (!fileset.is_snapshot).then_some(fileset.anodes.family);
+        let family = (!fileset.is_clone).then_some(fileset.anodes.family);
         let is_first = self.others.get(slot).is_none();
         let entered = self.others.enter(slot, Box::new(fileset));
         if !is_first {
@@ -365,7 +364,7 @@ impl Core {
         let _opening = self.filesets.opening.lock();
         let fileset = self.open_unready(slot)?;
         if !is_ready(&fileset) {
-            if !self.options.is_read_only && !fileset.is_snapshot {
+            if !self.options.is_read_only && !fileset.is_clone {
                 // Nobody had it open: what is in the list was left by a crash.
                 (Files { core: self, fileset }).finish_orphans()?;
             }
@@ -394,27 +393,27 @@ impl Core {
         let gate = Gate::new_closed(anodes.shared_epoch());
         let fileset = self.filesets.enter(slot, Fileset::with_gate(anodes, gate));
         let closed = fileset.gate.take();
-        if !self.options.is_read_only && !fileset.is_snapshot {
-            tolerate(self.finish_snapshot_deletion(fileset, &closed))?;
+        if !self.options.is_read_only && !fileset.is_clone {
+            tolerate(self.finish_clone_deletion(fileset, &closed))?;
         }
         Ok(fileset)
     }
 
-    /// Opens a fileset, or a snapshot of it, for fronts. It can't be deleted until each of them has
+    /// Opens a fileset, or a clone of it, for fronts. It can't be deleted until each of them has
     /// given it back ([`Core::release_fileset`]).
     pub(crate) fn hold_fileset(
         &self,
         path: &[NamePart],
-        snapshot: Option<&NamePart>,
+        clone: Option<&NamePart>,
     ) -> FsResult<FilesetUuid> {
-        let slot = self.filesets.table.lock(&self.store)?.slot_of_node(path, snapshot)?;
+        let slot = self.filesets.table.lock(&self.store)?.slot_of_node(path, clone)?;
         match self.hold_slot_with(slot, 1) {
             Err(FsError::Stale) => Err(FsError::NoFileset { name: joined(path) }),
             held => held,
         }
     }
 
-    /// As [`Core::hold_fileset`], of the fileset or snapshot in `slot`, for as long as the pool is
+    /// As [`Core::hold_fileset`], of the fileset or clone in `slot`, for as long as the pool is
     /// open.
     pub(crate) fn hold_slot(&self, slot: u32) -> FsResult<FilesetUuid> {
         let is_kept = |fileset: &&Fileset| fileset.holds.load(Ordering::SeqCst) >= FOR_GOOD;
@@ -497,9 +496,9 @@ impl Core {
         Ok(Files { core: self, fileset: fileset.ok_or(FsError::Stale)? })
     }
 
-    /// Returns what identifies the snapshot in `slot`, where one is opened there.
-    pub(crate) fn snapshot_of_slot(&self, slot: u32) -> Option<FilesetUuid> {
-        let fileset = self.filesets.by_slot(slot).filter(|fileset| fileset.is_snapshot());
+    /// Returns what identifies the clone in `slot`, where one is opened there.
+    pub(crate) fn clone_of_slot(&self, slot: u32) -> Option<FilesetUuid> {
+        let fileset = self.filesets.by_slot(slot).filter(|fileset| fileset.is_clone());
         fileset.map(Fileset::uuid)
     }
 
@@ -602,22 +601,22 @@ impl Core {
         Ok(made)
     }
 
-    /// As [`Core::delete_snapshot`], of the snapshot that `uuid` identifies alone. That is looked
-    /// at under the lock of the table, in the transaction that deletes it.
-    pub(crate) fn delete_this_snapshot(
+    /// As [`Core::delete_clone`], of the clone that `uuid` identifies alone. That is looked at
+    /// under the lock of the table, in the transaction that deletes it.
+    pub(crate) fn delete_this_clone(
         &self,
         path: &[NamePart],
         name: &NamePart,
         uuid: FilesetUuid,
     ) -> FsResult<u32> {
-        self.delete_snapshot_at(&|index| {
+        self.delete_clone_at(&|index| {
             let slot = index.slot_of_node(path, Some(name))?;
             let found = index.node(slot).map(|node| u128::from_le_bytes(node.uuid));
-            if found == Some(uuid.0) || planted::is(Planted::SnapshotDeletedByName) {
+            if found == Some(uuid.0) || planted::is(Planted::CloneDeletedByName) {
                 return Ok(slot);
             }
-            let by = "it is another snapshot than the one that was to be deleted: somebody has \
-                      taken it anew by this name, and it stays";
+            let by = "it is another clone than the one that was to be deleted: somebody has taken \
+                      it anew by this name, and it stays";
             Err(FsError::FilesetInUse { name: index.path_of(slot), by: by.to_owned() })
         })
     }
@@ -666,7 +665,7 @@ impl Core {
         check_live(&index, fileset.anodes.slot)?;
         fileset.check_current()?;
         check_childless(&index, fileset.anodes.slot)?;
-        check_no_snapshot_freed(&index, fileset)?;
+        check_no_clone_freed(&index, fileset)?;
         let mut guard = fileset.anodes.lock();
         check_settled(&index, fileset.anodes.slot)?;
         let reservation = guard.entry().reservation_bytes;
@@ -703,22 +702,21 @@ pub(super) fn check_settled(index: &Index, slot: u32) -> FsResult<()> {
     Err(FsError::FilesetInUse { name: index.path_of(slot), by: by.to_owned() })
 }
 
-/// DL3: refuses to free a fileset beside a snapshot that is being freed: the one is to be compared
+/// DL3: refuses to free a fileset beside a clone that is being freed: the one is to be compared
 /// with the other.
-fn check_no_snapshot_freed(index: &Index, fileset: &Fileset) -> FsResult<()> {
-    if !index.is_snapshot_freed(fileset.anodes.family) {
+fn check_no_clone_freed(index: &Index, fileset: &Fileset) -> FsResult<()> {
+    if !index.is_clone_freed(fileset.anodes.family) {
         return Ok(());
     }
-    let by =
-        "a snapshot that it goes back to is being freed: try again when that is done".to_owned();
+    let by = "a clone that it goes back to is being freed: try again when that is done".to_owned();
     Err(FsError::FilesetInUse { name: index.path_of(fileset.anodes.slot), by })
 }
 
 /// FT2: refuses a fileset that others are below.
 pub(super) fn check_childless(index: &Index, slot: u32) -> FsResult<()> {
-    let snapshots: Vec<_> = index.snapshots_of(slot).map(|node| index.path_of(node.slot)).collect();
-    if !snapshots.is_empty() {
-        let by = format!("it has snapshots: {}: delete these first", snapshots.join(", "));
+    let clones: Vec<_> = index.clones_of(slot).map(|node| index.path_of(node.slot)).collect();
+    if !clones.is_empty() {
+        let by = format!("it has clones: {}: delete these first", clones.join(", "));
         return Err(FsError::FilesetInUse { name: index.path_of(slot), by });
     }
     let below: Vec<_> = index.children(slot).map(|node| index.path_of(node.slot)).collect();
@@ -769,15 +767,15 @@ pub(super) fn key_of(random: &[u8; 32]) -> [u64; 2] {
 }
 
 impl Files<'_> {
-    /// Whether they are a snapshot's: nobody ever changes them.
-    pub(crate) fn is_of_snapshot(&self) -> bool {
-        self.fileset.is_snapshot()
+    /// Whether they are a clone's: nobody ever changes them.
+    pub(crate) fn is_of_clone(&self) -> bool {
+        self.fileset.is_clone()
     }
 
     /// Refuses a change where nobody may make one.
     pub(super) fn check_writable(&self) -> FsResult<()> {
-        if self.fileset.is_snapshot() {
-            return Err(FsError::ReadOnlySnapshot);
+        if self.fileset.is_clone() {
+            return Err(FsError::ReadOnlyClone);
         }
         if self.fileset.is_read_only() {
             return Err(FsError::ReadOnly { reason: "the fileset is read-only".to_owned() });

@@ -63,8 +63,8 @@ impl<'s> Changes<'_, 's> {
         }
     }
 
-    /// Copies a page that snapshots hold too, before it is changed. Returns whether it is done: a
-    /// pot may be empty before.
+    /// Copies a page that clones hold too, before it is changed. Returns whether it is done: a pot
+    /// may be empty before.
     fn unshare(
         &mut self,
         core: &Core,
@@ -525,14 +525,13 @@ impl Core {
     pub(crate) fn sync_each_then(&self, caller: &Caller, files: Vec<(Ino, Completion)>) {
         let mut classes = Vec::with_capacity(files.len());
         for (ino, completion) in files {
-            // Nothing of a snapshot waits. A change would, inside of its gate, and whoever deletes
-            // the snapshot waits until nobody is.
-            let logged = if ino.is_virtual() {
+            // Nothing of a clone waits. A change would, inside of its gate, and whoever deletes the
+            // clone waits until nobody is.
+            let logged = if ino.is_clones_directory() {
                 Ok(Logged::Nothing)
             } else {
                 self.enter(ino).and_then(|files| {
-                    let waits =
-                        !files.is_of_snapshot() || planted::is(Planted::SnapshotSyncChanges);
+                    let waits = !files.is_of_clone() || planted::is(Planted::CloneSyncChanges);
                     if waits { files.log_file(caller, ino) } else { Ok(Logged::Nothing) }
                 })
             };

@@ -1,4 +1,4 @@
-//! A fileset whose newest snapshot was deleted and could not be freed: a page of it can't be read.
+//! A fileset whose newest clone was deleted and could not be freed: a page of it can't be read.
 //! Nothing may change what the walk compares, so the fileset is read-only until the walk has come
 //! to its end, at an open that can read all; but it is opened, and its files can be read.
 
@@ -14,19 +14,19 @@ impl Fileset {
         self.is_half_freed.store(true, Ordering::Release);
     }
 
-    /// Whether what a snapshot of it alone held could not be freed.
+    /// Whether what a clone of it alone held could not be freed.
     pub(super) fn is_half_freed(&self) -> bool {
         self.is_half_freed.load(Ordering::Acquire)
     }
 }
 
-/// One damaged snapshot keeps no fileset from being opened.
+/// One damaged clone keeps no fileset from being opened.
 pub(super) fn tolerate(finished: FsResult<()>) -> FsResult<()> {
     match finished {
         Err(error @ (FsError::Corrupt { .. } | FsError::Io { .. }))
-            if !planted::is(Planted::DamagedSnapshotKeepsClosed) =>
+            if !planted::is(Planted::DamagedCloneKeepsClosed) =>
         {
-            tracing::warn!(%error, "a deleted snapshot is not freed: its fileset is read-only");
+            tracing::warn!(%error, "a deleted clone is not freed: its fileset is read-only");
             Ok(())
         }
         other => other,
@@ -48,10 +48,10 @@ mod tests {
 
     const POOL_BYTES: u64 = 64 << 20;
 
-    /// Goal: a page of a deleted snapshot that can't be read keeps no pool closed: what is in the
+    /// Goal: a page of a deleted clone that can't be read keeps no pool closed: what is in the
     /// fileset is read, and nothing changes it, whatever is set.
     #[test]
-    fn a_damaged_snapshot_keeps_no_pool_closed() {
+    fn a_damaged_clone_keeps_no_pool_closed() {
         let device: SharedDevice = MemoryDevice::new("pool", POOL_BYTES);
         let create = CreateOptions::new(POOL_BYTES, [1; 64]);
         Pool::create(&device, &ManualClock::new(), &create).expect("a pool fits");
@@ -66,7 +66,7 @@ mod tests {
         };
         let pool = open();
         make(&pool, b"before").expect("there is room");
-        pool.create_snapshot(&root, &part("c"), [2; 16]).expect("there is room");
+        pool.create_clone(&root, &part("c"), [2; 16]).expect("there is room");
         make(&pool, b"after").expect("there is room");
         let place = {
             let index = pool.core().filesets.table.lock(&pool.core().store).expect("it is there");
@@ -80,7 +80,7 @@ mod tests {
         let junk = AlignedBuffer::zeroed(PAGE_BYTES);
         device.write(Purpose::Home, at, junk).expect("it is memory");
         let pool = open();
-        pool.delete_snapshot(&root, &part("c")).expect_err("its table can't be read");
+        pool.delete_clone(&root, &part("c")).expect_err("its table can't be read");
         let still = |pool: &Pool| {
             pool.lookup(&caller, pool.root(), b"after").expect("it can be read");
             let refused = make(pool, b"more");

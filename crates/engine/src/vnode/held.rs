@@ -1,10 +1,10 @@
-//! Moving blocks that snapshots hold: each once, whole, and all pointers to it in one transaction.
+//! Moving blocks that clones hold: each once, whole, and all pointers to it in one transaction.
 //!
 //! What a fileset alone holds is moved as a rewrite would be ([`super::relocate`]). A block that
 //! others of its family hold too has a pointer in the map of each, in pages of their own or of
 //! several. So it is copied first and waits, in no file, until its write is under way. Then all who
-//! hold it are found again, and each page that leads to it is changed where it is, in snapshots
-//! too: only places change, so what a snapshot holds stays what it was.
+//! hold it are found again, and each page that leads to it is changed where it is, in clones too:
+//! only places change, so what a clone holds stays what it was.
 //!
 //! # Invariants
 //!
@@ -25,9 +25,9 @@
 //!
 //! # Concurrency
 //!
-//! Nobody opens a fileset meanwhile, so a snapshot that is not opened has no file in memory. Then,
-//! in this order: the gates of the writable ones, by trial; files, by rising number; the table of
-//! filesets, which is the family's lock: a step of a deletion and a new snapshot take it too; the
+//! Nobody opens a fileset meanwhile, so a clone that is not opened has no file in memory. Then, in
+//! this order: the gates of the writable ones, by trial; files, by rising number; the table of
+//! filesets, which is the family's lock: a step of a deletion and a new clone take it too; the
 //! writable filesets. A copy of a shared path is made behind a closed gate.
 
 use std::collections::BTreeSet;
@@ -431,7 +431,7 @@ impl Core {
                         continue;
                     }
                     let anode = first.entry.anode.0;
-                    tracing::warn!(%error, anode, "a block that snapshots hold is not moved");
+                    tracing::warn!(%error, anode, "a block that clones hold is not moved");
                     vec![0]
                 }
                 Err(error) => return Err(error),
@@ -521,8 +521,7 @@ impl Core {
     ) -> FsResult<Option<T>> {
         for _ in 0..TRIES {
             let wanted = Family::of(&*self.filesets.table.lock(&self.store)?, family);
-            // A pool may be opened with a smaller log than the one that its snapshots were taken
-            // with.
+            // A pool may be opened with a smaller log than the one that its clones were taken with.
             let is_too_large = wanted.len() > self.store.journal.moved_members_max();
             if wanted.members().next().is_none() || is_too_large {
                 return Ok(None);
@@ -536,7 +535,7 @@ impl Core {
             }
             let Some(opening) = self.filesets.keep_unopened() else { return Ok(None) };
             let opened = self.opened_in(&wanted)?;
-            let gates = opened.iter().filter(|it| !it.is_snapshot()).map(|it| &it.gate);
+            let gates = opened.iter().filter(|it| !it.is_clone()).map(|it| &it.gate);
             let gates: Vec<&Gate> = gates.collect();
             let (change, _inside) = if is_changing {
                 let reservation = Reservation::for_move(wanted.len());
@@ -567,10 +566,10 @@ impl Core {
             let family = Family::of(&index, family);
             let is_known = |it: &Member| !it.is_writable || wanted.has(it.slot);
             if !family.members().all(is_known) || family.len() > wanted.len() {
-                // A fileset was made of a snapshot meanwhile, or a snapshot was taken.
+                // A fileset was made of a clone meanwhile, or a clone was taken.
                 continue;
             }
-            let writable = opened.iter().filter(|fileset| !fileset.is_snapshot());
+            let writable = opened.iter().filter(|fileset| !fileset.is_clone());
             let _guards: Vec<_> = writable.map(|fileset| fileset.anodes.lock()).collect();
             let (tables, anodes) = (BTreeMap::new(), BTreeMap::new());
             let locked = Locked { core: self, index, family, states, tables, anodes };
@@ -580,7 +579,7 @@ impl Core {
     }
 
     /// Returns those of `wanted` that are opened and still in use. Called while nobody opens a
-    /// fileset: so nobody puts a snapshot out of use either, and the files of none that is being
+    /// fileset: so nobody puts a clone out of use either, and the files of none that is being
     /// freed are loaded (PO1).
     pub(super) fn opened_in(&self, wanted: &Family) -> FsResult<Vec<&Fileset>> {
         let index = self.filesets.table.lock(&self.store)?;

@@ -34,20 +34,19 @@ use crate::error::{FsError, FsResult};
 use crate::fileset::table::{Index, Node, on_its_way};
 use crate::journal::Reservation;
 
-/// What snapshots that a move takes are called begins so; then come its token and a number.
-const MOVE_SNAPSHOTS: &str = "move-";
+/// What clones that a move takes are called begins so; then come its token and a number.
+const MOVE_CLONES: &str = "move-";
 /// Digits of a token in such a name.
 const TOKEN_DIGITS: usize = 32;
 
-/// Returns what the snapshots of this move are called, but for their numbers.
-pub(crate) fn snapshot_prefix(token: MoveToken) -> String {
-    format!("{MOVE_SNAPSHOTS}{:032x}-", u128::from_le_bytes(token.0))
+/// Returns what the clones of this move are called, but for their numbers.
+pub(crate) fn clone_prefix(token: MoveToken) -> String {
+    format!("{MOVE_CLONES}{:032x}-", u128::from_le_bytes(token.0))
 }
 
-/// Whether a snapshot of this name is of a move, whichever.
-pub(crate) fn is_of_a_move(snapshot: &NamePart) -> bool {
-    let parts =
-        snapshot.as_str().strip_prefix(MOVE_SNAPSHOTS).and_then(|rest| rest.split_once('-'));
+/// Whether a clone of this name is of a move, whichever.
+pub(crate) fn is_of_a_move(clone: &NamePart) -> bool {
+    let parts = clone.as_str().strip_prefix(MOVE_CLONES).and_then(|rest| rest.split_once('-'));
     let is_hex = |c: char| matches!(c, '0'..='9' | 'a'..='f');
     parts.is_some_and(|(token, number)| {
         token.len() == TOKEN_DIGITS
@@ -67,8 +66,8 @@ pub(crate) struct Found {
     pub(crate) is_read_only: bool,
     pub(crate) quota_bytes: u64,
     pub(crate) reservation_bytes: u64,
-    /// Its snapshots, the oldest first.
-    pub(crate) snapshots: Vec<NamePart>,
+    /// Its clones, the oldest first.
+    pub(crate) clones: Vec<NamePart>,
 }
 
 /// What has come of a stream, and no more.
@@ -303,7 +302,7 @@ impl Core {
         let mut index = self.filesets.table.lock(&self.store)?;
         check_live(&index, fileset.anodes.slot)?;
         fileset.check_current()?;
-        // Since the look somebody may have made one below it, or a snapshot.
+        // Since the look somebody may have made one below it, or a clone.
         if let Some(moving) = to.filter(|moving| moving.is_closed()) {
             check_alone(&index, fileset.anodes.slot, Some(moving.token()))?;
         }
@@ -319,18 +318,18 @@ impl Core {
         self.store.journal.commit(applied.class)
     }
 
-    /// Takes a snapshot of the fileset in `slot`, which may be leaving.
-    pub(crate) fn snapshot_moving(
+    /// Takes a clone of the fileset in `slot`, which may be leaving.
+    pub(crate) fn clone_moving(
         &self,
         slot: u32,
         name: &NamePart,
         random: [u8; 16],
     ) -> FsResult<()> {
-        self.create_snapshots(&[slot], name, &mut || random).map(drop)
+        self.create_clones(&[slot], name, &mut || random).map(drop)
     }
 
-    /// FM1: refuses a snapshot of a fileset that leaves, but to the move that its entry names. So
-    /// many of its family as `beside` come in the same transaction.
+    /// FM1: refuses a clone of a fileset that leaves, but to the move that its entry names. So many
+    /// of its family as `beside` come in the same transaction.
     pub(super) fn check_clonable(
         &self,
         index: &Index,
@@ -339,29 +338,29 @@ impl Core {
     ) -> FsResult<()> {
         let slot = fileset.anodes.slot;
         let moving = index.node(slot).and_then(|node| node.moving);
-        let is_own = |moving: Moving| name.as_str().starts_with(&snapshot_prefix(moving.token()));
+        let is_own = |moving: Moving| name.as_str().starts_with(&clone_prefix(moving.token()));
         if fileset.is_closed.load(Ordering::SeqCst) && !moving.is_some_and(is_own) {
             return Err(on_its_way(index.path_of(slot)));
         }
         self.check_family_room(index, fileset.anodes.family, beside)
     }
 
-    /// As [`Core::pin_snapshot`], of a fileset that may be on its way.
-    pub(crate) fn pin_moving(&self, of: u32, snapshot: &NamePart) -> FsResult<Pinned<'_>> {
+    /// As [`Core::pin_clone`], of a fileset that may be on its way.
+    pub(crate) fn pin_moving(&self, of: u32, clone: &NamePart) -> FsResult<Pinned<'_>> {
         let mut index = self.filesets.table.lock(&self.store)?;
-        let slot = snapshot_in(&index, of, snapshot)?;
+        let slot = clone_in(&index, of, clone)?;
         self.pin_slot(&mut index, slot)
     }
 
-    /// Deletes a snapshot of a fileset that may be on its way; returns its slot.
-    pub(crate) fn delete_snapshot_moving(&self, of: u32, snapshot: &NamePart) -> FsResult<u32> {
-        self.delete_snapshot_at(&|index| snapshot_in(index, of, snapshot))
+    /// Deletes a clone of a fileset that may be on its way; returns its slot.
+    pub(crate) fn delete_clone_moving(&self, of: u32, clone: &NamePart) -> FsResult<u32> {
+        self.delete_clone_at(&|index| clone_in(index, of, clone))
     }
 
-    /// Refuses snapshots that a move has taken and has to delete where somebody holds one.
-    pub(crate) fn check_unheld(&self, of: u32, snapshots: &[NamePart]) -> FsResult<()> {
+    /// Refuses clones that a move has taken and has to delete where somebody holds one.
+    pub(crate) fn check_unheld(&self, of: u32, clones: &[NamePart]) -> FsResult<()> {
         let index = self.filesets.table.lock(&self.store)?;
-        let taken = snapshots.iter().filter_map(|snapshot| index.snapshot_of(of, snapshot));
+        let taken = clones.iter().filter_map(|clone| index.clone_of(of, clone));
         check_unheld(&index, taken)
     }
 
@@ -373,8 +372,8 @@ impl Core {
 }
 
 fn found(index: &Index, node: &Node) -> Found {
-    let mut snapshots: Vec<_> = index.snapshots_of(node.slot).collect();
-    snapshots.sort_by_key(|snapshot| snapshot.id);
+    let mut clones: Vec<_> = index.clones_of(node.slot).collect();
+    clones.sort_by_key(|clone| clone.id);
     Found {
         slot: node.slot,
         name: index.path_of(node.slot),
@@ -383,32 +382,32 @@ fn found(index: &Index, node: &Node) -> Found {
         is_read_only: node.is_read_only,
         quota_bytes: node.quota_bytes,
         reservation_bytes: node.reservation_bytes,
-        snapshots: snapshots.into_iter().map(|snapshot| snapshot.name.clone()).collect(),
+        clones: clones.into_iter().map(|clone| clone.name.clone()).collect(),
     }
 }
 
-/// Refuses a fileset with anything that a move does not take along: snapshots that are not its own,
+/// Refuses a fileset with anything that a move does not take along: clones that are not its own,
 /// and filesets below it. `None`: those of any move are let pass.
 fn check_alone(index: &Index, slot: u32, token: Option<MoveToken>) -> FsResult<()> {
     let refused = |by: String| Err(FsError::FilesetInUse { name: index.path_of(slot), by });
-    let prefix = token.map(snapshot_prefix);
-    let is_other = |snapshot: &&Node| match &prefix {
-        Some(prefix) => !snapshot.name.as_str().starts_with(prefix),
-        None => !is_of_a_move(&snapshot.name),
+    let prefix = token.map(clone_prefix);
+    let is_other = |clone: &&Node| match &prefix {
+        Some(prefix) => !clone.name.as_str().starts_with(prefix),
+        None => !is_of_a_move(&clone.name),
     };
     let names = |all: Vec<&Node>| {
         let names: Vec<_> = all.into_iter().map(|node| index.path_of(node.slot)).collect();
         names.join(", ")
     };
-    let others: Vec<_> = index.snapshots_of(slot).filter(is_other).collect();
+    let others: Vec<_> = index.clones_of(slot).filter(is_other).collect();
     if !others.is_empty() {
         return refused(format!(
-            "it has snapshots, and a move takes none along: {}: send them (`holdfast send`), and \
+            "it has clones, and a move takes none along: {}: send them (`holdfast send`), and \
              delete them first",
             names(others)
         ));
     }
-    check_unheld(index, index.snapshots_of(slot))?;
+    check_unheld(index, index.clones_of(slot))?;
     let below: Vec<_> = index.children(slot).collect();
     if !below.is_empty() {
         return refused(format!("these are below it: {}", names(below)));
@@ -416,16 +415,16 @@ fn check_alone(index: &Index, slot: u32, token: Option<MoveToken>) -> FsResult<(
     Ok(())
 }
 
-/// Refuses snapshots of a move of which somebody holds one: who holds it may never release it, so
+/// Refuses clones of a move of which somebody holds one: who holds it may never release it, so
 /// nobody waits for that.
-fn check_unheld<'i>(index: &Index, snapshots: impl Iterator<Item = &'i Node>) -> FsResult<()> {
-    for snapshot in snapshots {
-        let holds: Vec<_> = index.holds_of(snapshot.slot).map(NamePart::as_str).collect();
+fn check_unheld<'i>(index: &Index, clones: impl Iterator<Item = &'i Node>) -> FsResult<()> {
+    for clone in clones {
+        let holds: Vec<_> = index.holds_of(clone.slot).map(NamePart::as_str).collect();
         let Some(first) = holds.first() else { continue };
-        let name = index.path_of(snapshot.slot);
+        let name = index.path_of(clone.slot);
         let by = format!(
-            "a move has taken this snapshot and has to delete it, and it is held by {}: `holdfast \
-             snapshot release POOL:{name} {first}` first",
+            "a move has taken this clone and has to delete it, and it is held by {}: `holdfast \
+             clone release POOL:{name} {first}` first",
             holds.join(", ")
         );
         return Err(FsError::FilesetInUse { name, by });
@@ -433,10 +432,10 @@ fn check_unheld<'i>(index: &Index, snapshots: impl Iterator<Item = &'i Node>) ->
     Ok(())
 }
 
-fn snapshot_in(index: &Index, of: u32, snapshot: &NamePart) -> FsResult<u32> {
-    let no_snapshot =
-        || FsError::NoFileset { name: format!("{}@{}", index.path_of(of), snapshot.as_str()) };
-    index.snapshot_of(of, snapshot).map(|node| node.slot).ok_or_else(no_snapshot)
+fn clone_in(index: &Index, of: u32, clone: &NamePart) -> FsResult<u32> {
+    let no_clone =
+        || FsError::NoFileset { name: format!("{}@{}", index.path_of(of), clone.as_str()) };
+    index.clone_of(of, clone).map(|node| node.slot).ok_or_else(no_clone)
 }
 
 fn is_nameless(vnode: &Vnode) -> bool {
@@ -468,7 +467,7 @@ pub(super) mod tests {
         NamePart::new(text).expect("it is a name")
     }
 
-    /// Makes a pool with a fileset `a` that has a snapshot of the move; returns its slot.
+    /// Makes a pool with a fileset `a` that has a clone of the move; returns its slot.
     pub(in crate::vnode) fn pool_with_one() -> (Pool, u32) {
         let device: SharedDevice = MemoryDevice::new("pool", POOL_BYTES);
         let create = CreateOptions::new(POOL_BYTES, [1; 64]);
@@ -477,26 +476,26 @@ pub(super) mod tests {
         let pool = Pool::open(device, clock, OpenOptions::default()).expect("it opens");
         let slot = pool.core().create_fileset(&[part("a")], &NewFileset::default());
         let slot = slot.expect("there is room").slot;
-        let first = part(&format!("{}1", snapshot_prefix(TOKEN)));
-        pool.core().snapshot_moving(slot, &first, [2; 16]).expect("there is room");
+        let first = part(&format!("{}1", clone_prefix(TOKEN)));
+        pool.core().clone_moving(slot, &first, [2; 16]).expect("there is room");
         (pool, slot)
     }
 
     #[test]
-    fn a_fileset_that_leaves_has_no_snapshots_but_those_of_its_move() {
+    fn a_fileset_that_leaves_has_no_clones_but_those_of_its_move() {
         let (pool, slot) = pool_with_one();
         let core = pool.core();
         core.leave(slot, (TOKEN, PoolId([9; 16])), 0).expect("nobody uses it");
-        let other = format!("{}1", snapshot_prefix(MoveToken([0xb2; 16])));
+        let other = format!("{}1", clone_prefix(MoveToken([0xb2; 16])));
         for name in ["mine", "move-mine", &other] {
-            let refused = core.snapshot_moving(slot, &part(name), [3; 16]);
+            let refused = core.clone_moving(slot, &part(name), [3; 16]);
             assert!(matches!(refused, Err(FsError::FilesetInUse { .. })), "{name}: {refused:?}");
         }
-        let second = part(&format!("{}2", snapshot_prefix(TOKEN)));
-        core.snapshot_moving(slot, &second, [4; 16]).expect("it is the move's");
+        let second = part(&format!("{}2", clone_prefix(TOKEN)));
+        core.clone_moving(slot, &second, [4; 16]).expect("it is the move's");
         core.stay(slot).expect("nothing fails");
-        core.snapshot_moving(slot, &part("mine"), [5; 16]).expect("it is in use");
-        let refused = core.leave(slot, (TOKEN, PoolId([9; 16])), 0).expect_err("it has a snapshot");
+        core.clone_moving(slot, &part("mine"), [5; 16]).expect("it is in use");
+        let refused = core.leave(slot, (TOKEN, PoolId([9; 16])), 0).expect_err("it has a clone");
         assert!(refused.to_string().contains("a@mine"), "{refused}");
     }
 
@@ -522,10 +521,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn snapshots_of_moves_are_told_from_those_of_users() {
+    fn clones_of_moves_are_told_from_those_of_users() {
         let token = "0123456789abcdef".repeat(2);
         assert!(is_of_a_move(&part(&format!("move-{token}-1"))));
-        assert!(is_of_a_move(&part(&format!("{}17", snapshot_prefix(TOKEN)))));
+        assert!(is_of_a_move(&part(&format!("{}17", clone_prefix(TOKEN)))));
         let others = [
             format!("move-{token}"),
             format!("move-{token}-"),

@@ -40,6 +40,7 @@ mod enter;
 mod file;
 mod filesets;
 mod flush;
+mod fork;
 mod growth;
 mod half_freed;
 mod held;
@@ -64,7 +65,6 @@ mod relocate;
 mod rename;
 mod room;
 mod send;
-mod snapshot;
 mod space;
 mod steps;
 mod table;
@@ -76,15 +76,17 @@ mod weigh;
 mod xattr;
 
 pub use attr::DIRTY_FILES_MAX;
-pub use clone::Restored;
+pub use clone::Still;
+pub(crate) use clone::needed_by;
 pub use diff::{Became, DIFF_RANGES_MAX, Difference};
 pub(crate) use enter::Entered;
 pub(crate) use file::Capabilities;
 pub use file::PENDING_BYTES_MAX;
 pub use filesets::NewFileset;
 pub(crate) use filesets::{Fileset, Filesets};
+pub use fork::Restored;
 pub(crate) use held::{Moves, Unread};
-pub(crate) use leave::{Found, Partial, is_of_a_move, snapshot_prefix};
+pub(crate) use leave::{Found, Partial, clone_prefix, is_of_a_move};
 pub(crate) use lost::{Affected, log_affected};
 pub use pages::PagesMoved;
 pub use properties::FilesetChange;
@@ -92,9 +94,7 @@ pub(crate) use receive::{Arrival, ArrivalEnd};
 pub use receive::{ReceiveFailure, Received};
 pub(crate) use relocate::Content;
 pub(crate) use room::{Empties, Moment};
-pub use snapshot::Still;
-pub(crate) use snapshot::needed_by;
-pub use weigh::{Fullness, Heaviest, HeavySnapshot};
+pub use weigh::{Fullness, Heaviest, HeavyClone};
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -390,7 +390,7 @@ impl Files<'_> {
             let anode = anode.ok_or(FsError::Stale)?;
             let mut vnode = Vnode::new(self.ino(number), anode);
             // V5 is about files that go on.
-            vnode.state.get_mut().is_being_cut &= !self.fileset.is_snapshot();
+            vnode.state.get_mut().is_being_cut &= !self.fileset.is_clone();
             Ok(vnode)
         };
         self.table.find_or_load(self.ino(number), load)
@@ -534,12 +534,12 @@ mod tests {
     fn files_of_a_tree_that_was_replaced_are_not_loaded() {
         let (pool, slot) = leave::tests::pool_with_one();
         let core = pool.core();
-        let (path, snapshot) = ([leave::tests::part("a")], leave::tests::part("c"));
-        core.create_snapshot(&path, &snapshot, [3; 16]).expect("there is room");
+        let (path, clone) = ([leave::tests::part("a")], leave::tests::part("c"));
+        core.create_clone(&path, &clone, [3; 16]).expect("there is room");
         let fileset = core.open_fileset(slot).expect("it can be read");
         let files = Files { core, fileset };
         files.vnode_of(ROOT_ANODE).expect("it is there");
-        core.restore_fileset((&path, &snapshot)).expect("nobody uses it");
+        core.restore_fileset((&path, &clone)).expect("nobody uses it");
         let loaded = files.vnode_of(ROOT_ANODE).map(|vnode| vnode.number);
         assert_eq!(loaded, Err(FsError::Stale));
     }

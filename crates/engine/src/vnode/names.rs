@@ -737,7 +737,7 @@ mod tests {
     use crate::vnode::leave::tests::{part, pool_with_one};
 
     /// Goal: between the look at a name and its removal somebody copies the page that it is on, and
-    /// the snapshot that held the old one is deleted, which frees that.
+    /// the clone that held the old one is deleted, which frees that.
     #[test]
     fn a_name_is_removed_where_its_page_is_now() {
         let (pool, _) = pool_with_one();
@@ -748,8 +748,8 @@ mod tests {
             pool.create(&caller, root, name.as_bytes(), new, None).expect("there is room");
         }
         let core = pool.core();
-        let (path, snapshot) = ([part("root")], part("c"));
-        core.create_snapshot(&path, &snapshot, [2; 16]).expect("there is room");
+        let (path, clone) = ([part("root")], part("c"));
+        core.create_clone(&path, &clone, [2; 16]).expect("there is room");
 
         let fileset = &core.filesets.main;
         let files = Files { core, fileset };
@@ -760,7 +760,7 @@ mod tests {
             content_owner(state.anode().expect("it is there"), 0)
         };
         core.unshare(fileset, (PageKind::Directory, owner)).expect("there is room");
-        core.delete_snapshot(&path, &snapshot).expect("nothing holds it");
+        core.delete_clone(&path, &clone).expect("nothing holds it");
 
         let child = files.vnode_of(seen.found.target.anode).expect("it is there");
         let removed =

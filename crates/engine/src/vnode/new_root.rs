@@ -47,7 +47,7 @@ impl Core {
         Ok(found.map(|at| at.read(&self.store, entry.family)).transpose()?.flatten())
     }
 
-    /// Returns the placement of the root directory of the fileset or snapshot in `slot`; `None`: it
+    /// Returns the placement of the root directory of the fileset or clone in `slot`; `None`: it
     /// has none, for it is being freed.
     pub(crate) fn placement_of_root(&self, slot: u32) -> FsResult<Option<Placement>> {
         let index = self.filesets.table.lock(&self.store)?;

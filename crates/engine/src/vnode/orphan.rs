@@ -157,7 +157,7 @@ impl Files<'_> {
     pub(crate) fn forget(&self, ino: super::api::Ino, count: u64) {
         let Ok(number) = self.number(ino) else { return };
         let Left::Nameless(vnode) = self.table.drop_references(ino, count) else { return };
-        if self.options.is_read_only || self.fileset.is_snapshot() {
+        if self.options.is_read_only || self.fileset.is_clone() {
             return;
         }
         let is_nameless = |anode: &Anode| anode.nlink == 0;
@@ -256,7 +256,7 @@ impl Files<'_> {
 
     /// Finishes what a crash interrupted: frees files without a name, and what lies past the end
     /// of files that were being cut. A file of which that cannot be done, or for which there is no
-    /// room as long as snapshots hold it, must not keep the pool closed: it stays in the list.
+    /// room as long as clones hold it, must not keep the pool closed: it stays in the list.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
 //! Moving metadata pages out of a segment that is to go, while the pool is in use.
 //!
-//! A page is moved as a block is that snapshots hold ([`super::held`]): a page's header says whose
-//! it is, so each node of that family is asked whether its map leads to this place, and each
-//! pointer that does is changed where it is, in snapshots too. A block waits in no page while it
-//! moves; a page is changed by whoever has it. So those who change a family are kept out for the
-//! moment: the gates of all its nodes are closed.
+//! A page is moved as a block is that clones hold ([`super::held`]): a page's header says whose it
+//! is, so each node of that family is asked whether its map leads to this place, and each pointer
+//! that does is changed where it is, in clones too. A block waits in no page while it moves; a page
+//! is changed by whoever has it. So those who change a family are kept out for the moment: the
+//! gates of all its nodes are closed.
 //!
 //! # Invariants
 //!
@@ -41,10 +41,10 @@
 //! - An anode, or pages of the anode table read ahead: he looks whether the table is still the one
 //!   that he began with, and it never is after a move. Only then the old place leads nowhere.
 //! - A map, names or attributes: under the lock of the file.
-//! - A snapshot through the directory of snapshots: inside its gate.
+//! - A clone through the directory of clones: inside its gate.
 //! - A node that is compared, sent, or received into, from a copy of its entry: it is pinned, and
 //!   the pages of its family stay until it is not.
-//! - A deletion, or one who weighs snapshots: under the table's lock. While a node of the family is
+//! - A deletion, or one who weighs clones: under the table's lock. While a node of the family is
 //!   being freed its pages stay: what lies behind its cursor may be anything (WK3).
 //! - A page with a hint: a hint that leads nowhere is not followed.
 //!
@@ -471,7 +471,7 @@ impl Core {
                         let place = page.place;
                         tracing::warn!(
                             %place,
-                            "more snapshots share a page of metadata than one move takes: delete some"
+                            "too many clones have a metadata page to move it: delete some of them"
                         );
                         result.bad += 1;
                     }
@@ -551,7 +551,7 @@ impl Core {
         let guards: Vec<_> = opened.iter().map(|fileset| fileset.anodes.lock()).collect();
         let family = Family::of(&index, family);
         if family.len() > members {
-            // A snapshot was taken meanwhile, for which nothing is reserved.
+            // A clone was taken meanwhile, for which nothing is reserved.
             return Ok(None);
         }
         let slots: BTreeSet<u32> = opened.iter().map(|fileset| fileset.anodes.slot).collect();

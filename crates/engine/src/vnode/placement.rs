@@ -54,7 +54,7 @@ impl Files<'_> {
     ///
     /// [`FsError::NotPermitted`] to who is not the owner, and of what is neither a file nor a
     /// directory; [`FsError::Invalid`] if the pool has no such disk group, or it leaves;
-    /// [`FsError::ReadOnly`] in a snapshot and in what is read-only.
+    /// [`FsError::ReadOnly`] in a clone and in what is read-only.
     pub(crate) fn set_placement(
         &self,
         caller: &Caller,

@@ -128,7 +128,7 @@ mod tests {
     use crate::vnode::leave::tests::{TOKEN, part, pool_with_one};
 
     /// Goal: a fileset that begins to leave after its name was looked up gets no other name, nor
-    /// snapshots of others: the pool that it goes to would know nothing of it.
+    /// clones of others: the pool that it goes to would know nothing of it.
     #[test]
     fn a_fileset_that_has_begun_to_leave_is_not_changed() {
         let (pool, slot) = pool_with_one();
@@ -144,11 +144,11 @@ mod tests {
         let refused = core.promote_slot(slot, &[part("a")]);
         assert!(matches!(refused, Err(FsError::FilesetInUse { .. })), "{refused:?}");
         let told = refused.expect_err("it leaves").to_string();
-        assert!(!told.contains("no clone"), "it is the leaving that refuses: {told}");
+        assert!(!told.contains("no fork"), "it is the leaving that refuses: {told}");
         core.stay(slot).expect("nothing fails");
         core.change_slot(slot, "a", &limited, None).expect("it is in use");
-        let told = core.promote_slot(slot, &[part("a")]).expect_err("it is no clone").to_string();
-        assert!(told.contains("no clone"), "{told}");
+        let told = core.promote_slot(slot, &[part("a")]).expect_err("it is no fork").to_string();
+        assert!(told.contains("no fork"), "{told}");
         core.change_slot(slot, "a", &renamed, None).expect("it is in use");
     }
 }

@@ -246,7 +246,7 @@ impl Core {
         }
         for fileset in self.filesets.iter() {
             let is_leaving = fileset.is_leaving() && !planted::is(Planted::EndedFilesetChanged);
-            if fileset.is_snapshot() || fileset.is_read_only() || is_leaving {
+            if fileset.is_clone() || fileset.is_read_only() || is_leaving {
                 continue;
             }
             match self.tend_quotas_of(fileset) {
@@ -320,10 +320,10 @@ mod tests {
     }
 
     /// Goal: of graces that begin together none is forgotten where a page of records has to be
-    /// copied first, because a snapshot holds it. Method: those of users on two pages, of which the
+    /// copied first, because a clone holds it. Method: those of users on two pages, of which the
     /// first is the fileset's own again.
     #[test]
-    fn graces_of_many_are_kept_beside_a_snapshot() {
+    fn graces_of_many_are_kept_beside_a_clone() {
         let (pool, _) = pool_with_one();
         let (core, path) = (pool.core(), [part("root")]);
         core.switch_quotas(&path, true).expect("there is room");
@@ -340,7 +340,7 @@ mod tests {
             core.set_quota_of(fileset, (QuotaKind::User, id), limits).expect("it is there");
         }
         while core.write_graces(fileset).expect("there is room") {}
-        core.create_snapshot(&path, &part("c"), [3; 16]).expect("there is room");
+        core.create_clone(&path, &part("c"), [3; 16]).expect("there is room");
         let account =
             |id| fileset.anodes.quotas.account((QuotaKind::User, id)).expect("it is there");
         let begin = |id| account(id).accept((2, 0), 0, core.store.asker(true)).expect("not held");

@@ -29,15 +29,15 @@ pub(crate) struct Content {
 }
 
 impl Core {
-    /// Moves a block one level deeper if a fileset still has it here, and no snapshot has it.
-    /// Returns whether others may hold it, who are to be asked.
+    /// Moves a block one level deeper if a fileset still has it here, and no clone has it. Returns
+    /// whether others may hold it, who are to be asked.
     pub(crate) fn move_block(&self, content: &Content, entry: &SummaryEntry) -> FsResult<bool> {
         let (filesets, is_all) = self.filesets_of_family(entry.fileset)?;
         let mut must_ask = !is_all || filesets.is_empty();
         for fileset in filesets {
             let shared_epoch = fileset.gate.shared_epoch();
             if entry.birth > shared_epoch && self.move_own_block(fileset, content, entry)? {
-                // What was born since its snapshot was taken nobody else has.
+                // What was born since its clone was taken nobody else has.
                 return Ok(false);
             }
             must_ask |= shared_epoch > Epoch(0);
@@ -101,7 +101,7 @@ impl Core {
             let Some(before) = span.start.checked_sub(start) else { continue };
             let expected = place.bits() + (before >> fragment_shift);
             let is_it = |pointer: &BlockPointer| {
-                // What snapshots hold too stays where they look for it.
+                // What clones hold too stays where they look for it.
                 pointer.place.bits() == expected && pointer.birth > self.shared_epoch_of(state)
             };
             let pointer = unit.pointer.filter(is_it);

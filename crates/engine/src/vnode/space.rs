@@ -239,7 +239,7 @@ impl Core {
     /// Copies bytes; see [`super::api::FileSystem::copy_range`]. The files may be of two filesets.
     /// Called with no lock held, and by nobody who is inside of one.
     ///
-    /// PO1: who reads from a snapshot has left it before he writes: a write may wait for long.
+    /// PO1: who reads from a clone has left it before he writes: a write may wait for long.
     pub(crate) fn copy_file_range(
         &self,
         caller: &Caller,

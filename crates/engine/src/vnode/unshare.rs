@@ -1,9 +1,9 @@
-//! What snapshots hold too is copied before it is changed.
+//! What clones hold too is copied before it is changed.
 //!
 //! A change that comes to a page of theirs is given up, with [`FsError::Shared`]. Whoever started
 //! it, and holds nothing any more, has the page copied, with what leads to it from the entry of the
 //! fileset, and does the operation again: each time there is one page less that is shared. So a
-//! change reserves no more than it did without snapshots, and the first touch of a path pays once.
+//! change reserves no more than it did without clones, and the first touch of a path pays once.
 //!
 //! The copying is a transaction of its own, behind the closed gate: nobody else changes the fileset
 //! meanwhile, and the old pages, which stay as they are, serve whoever reads.
@@ -25,7 +25,7 @@ use crate::store::Change;
 /// three map pages each, and what they lead to.
 pub(super) const PATH_PAGES: u64 = 8;
 /// Times that an operation is begun again without getting further: for a page that was copied for
-/// it just before, because somebody made a snapshot again, or for an account.
+/// it just before, because somebody made a clone again, or for an account.
 const TRIES_MAX: usize = 1024;
 
 impl Core {
@@ -72,8 +72,8 @@ impl Core {
         Err(FsError::TryLater)
     }
 
-    /// Copies a page of a fileset that snapshots hold too, and what leads to it. Called with no
-    /// lock held.
+    /// Copies a page of a fileset that clones hold too, and what leads to it. Called with no lock
+    /// held.
     pub(super) fn unshare(&self, fileset: &Fileset, page: (PageKind, PageOwner)) -> FsResult<()> {
         loop {
             if planted::is(Planted::CloserWaitsWithLog) {
@@ -83,8 +83,7 @@ impl Core {
             }
             let mut pot = self.store.fill_pot(1)?;
             if let Some(_closed) = fileset.gate.try_close() {
-                // GT1: its epoch is younger than every snapshot's, which holds nothing of the
-                // copies.
+                // GT1: its epoch is younger than every clone's, which holds nothing of the copies.
                 let change = pot.begin(Reservation::LARGE, Epoch(0)).ok_or(FsError::TryLater)?;
                 return self.unshare_alone(fileset, change, page);
             }
@@ -135,7 +134,7 @@ impl Core {
         }
     }
 
-    /// Returns the epoch up to which what was born belongs to snapshots, too, of the fileset that a
+    /// Returns the epoch up to which what was born belongs to clones, too, of the fileset that a
     /// file is in.
     pub(super) fn shared_epoch_of(&self, state: &VnodeState) -> Epoch {
         let fileset = self.filesets.by_slot(state.fileset_slot);
@@ -153,7 +152,7 @@ impl Files<'_> {
         self.with_unsharing(self.fileset, urgency, operation)
     }
 
-    /// Refuses to change a file in memory whose anode lies in a page that snapshots hold too: there
+    /// Refuses to change a file in memory whose anode lies in a page that clones hold too: there
     /// may be no room for a copy of that when the file is written.
     pub(super) fn check_anode_own(&self, state: &VnodeState) -> FsResult<()> {
         let shared_epoch = self.fileset.gate.shared_epoch();
@@ -195,7 +194,7 @@ mod tests {
         let (core, root) = (pool.core(), pool.root());
         let (value, mode) = ([7; 2000], XattrMode::Set);
         pool.setxattr(&Caller::root(), root, b"user.x", &value, mode, None).expect("it fits");
-        core.create_snapshot(&[part("root")], &part("c"), [3; 16]).expect("there is room");
+        core.create_clone(&[part("root")], &part("c"), [3; 16]).expect("there is room");
 
         let fileset = &core.filesets.main;
         let files = Files { core, fileset };

@@ -1,16 +1,16 @@
-//! A full pool, and which of its snapshots hold most of it: what deleting each, and no other, gives
+//! A full pool, and which of its clones hold most of it: what deleting each, and no other, gives
 //! back.
 //!
 //! Policy: a weighing begins when somebody was refused for want of space since the last one began,
-//! at most one in [`AGAIN_NS`] unless a snapshot that the last has named is gone. Snapshots are
-//! weighed by what they reference, most first: no snapshot holds more alone than it references, so
-//! it ends when [`NAMED`] hold as much as the next one references, or after [`PARTS_MAX`] parts.
-//! What came of it is kept, and told with its age.
+//! at most one in [`AGAIN_NS`] unless a clone that the last has named is gone. Clones are weighed
+//! by what they reference, most first: no clone holds more alone than it references, so it ends
+//! when [`NAMED`] hold as much as the next one references, or after [`PARTS_MAX`] parts. What came
+//! of it is kept, and told with its age.
 //!
 //! # Concurrency
 //!
 //! The lock of the weighing is held while a part is counted, and above all others; nobody waits for
-//! it. A snapshot is not kept from being deleted between two parts: it is left out then.
+//! it. A clone is not kept from being deleted between two parts: it is left out then.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::sync::Mutex;
 
 /// A pool is full, once it has refused something, as long as less than this is available.
 const FULL_SEGMENTS: u64 = 4;
-/// Snapshots that are named.
+/// Clones that are named.
 const NAMED: usize = 3;
 /// How long what was weighed is good.
 const AGAIN_NS: u64 = 60_000_000_000;
@@ -39,11 +39,11 @@ const PARTS_AT_ONCE: u32 = 256;
 /// How long he waits, but for the end of the part that is begun: a status socket has one thread for
 /// such questions, and a part of a pool on disks may read for long.
 const AT_ONCE_NS: u64 = 1_000_000_000;
-/// How often a part is begun again because somebody came to go back to the snapshot.
+/// How often a part is begun again because somebody came to go back to the clone.
 const TRIES: usize = 8;
 
-/// A snapshot by its slot and its id: a slot that is given out again is another's.
-type SnapshotId = (u32, FilesetId);
+/// A clone by its slot and its id: a slot that is given out again is another's.
+type CloneId = (u32, FilesetId);
 
 /// Refusals, and what was weighed because of them.
 #[derive(Debug, Default)]
@@ -65,12 +65,12 @@ struct Work {
 /// A weighing under way.
 #[derive(Debug, Default)]
 struct Weighing {
-    /// Snapshots that are not weighed yet, and what they reference: most first.
-    left: VecDeque<(u64, SnapshotId)>,
-    /// The snapshot in hand: where to go on, and what it holds alone before that.
-    at: Option<(SnapshotId, Cursor, u64)>,
+    /// Clones that are not weighed yet, and what they reference: most first.
+    left: VecDeque<(u64, CloneId)>,
+    /// The clone in hand: where to go on, and what it holds alone before that.
+    at: Option<(CloneId, Cursor, u64)>,
     /// What was found, most first.
-    found: Vec<(u64, SnapshotId)>,
+    found: Vec<(u64, CloneId)>,
     parts: u32,
 }
 
@@ -78,13 +78,13 @@ struct Weighing {
 #[derive(Clone, Debug)]
 struct Weighed {
     at_ns: u64,
-    found: Vec<(u64, SnapshotId)>,
+    found: Vec<(u64, CloneId)>,
     is_all: bool,
 }
 
-/// A snapshot and what it holds alone.
+/// A clone and what it holds alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeavySnapshot {
+pub struct HeavyClone {
     /// Its name: the fileset's, `@`, its own.
     pub name: String,
     /// What deleting it, and no other, gives back.
@@ -96,17 +96,17 @@ pub struct HeavySnapshot {
 pub struct Fullness {
     /// How long ago it refused one last.
     pub refused_ago_ns: u64,
-    /// Snapshots that it has.
-    pub snapshots: usize,
+    /// Clones that it has.
+    pub clones: usize,
     /// Which of them hold most alone; `None`: not known yet.
     pub heaviest: Option<Heaviest>,
 }
 
-/// The snapshots that hold most alone, as they were some time ago.
+/// The clones that hold most alone, as they were some time ago.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heaviest {
     /// Most first, three at most, and none that holds nothing.
-    pub snapshots: Vec<HeavySnapshot>,
+    pub clones: Vec<HeavyClone>,
     /// How long ago that was counted.
     pub ago_ns: u64,
     /// Whether no other can hold more: not all are looked at where there are very many.
@@ -116,27 +116,23 @@ pub struct Heaviest {
 impl fmt::Display for Fullness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the pool is full")?;
-        if self.snapshots == 0 {
-            return write!(f, ", and has no snapshots: delete files or filesets");
+        if self.clones == 0 {
+            return write!(f, ", and has no clones: delete files or filesets");
         }
-        let all = if self.snapshots == 1 {
-            "1 snapshot"
-        } else {
-            &format!("{} snapshots", self.snapshots)
-        };
+        let all = if self.clones == 1 { "1 clone" } else { &format!("{} clones", self.clones) };
         match &self.heaviest {
             None => write!(f, "; what its {all} may give back is being counted"),
-            Some(heaviest) if heaviest.snapshots.is_empty() && !heaviest.is_all => write!(
+            Some(heaviest) if heaviest.clones.is_empty() && !heaviest.is_all => write!(
                 f,
                 "; of its {all} none that is counted yet holds anything that no other has"
             ),
-            Some(heaviest) if heaviest.snapshots.is_empty() => write!(
+            Some(heaviest) if heaviest.clones.is_empty() => write!(
                 f,
                 "; of its {all} none holds anything that no other has: what several hold comes \
                  back with the last of them"
             ),
             Some(heaviest) => {
-                let named = heaviest.snapshots.iter();
+                let named = heaviest.clones.iter();
                 let named = named.map(|it| format!("{} holds {}", it.name, Size(it.bytes)));
                 let named = named.collect::<Vec<_>>().join(", ");
                 let looked = if heaviest.is_all { "" } else { ", as far as they are counted" };
@@ -161,7 +157,7 @@ impl fmt::Display for Size {
 }
 
 impl Scales {
-    /// What the snapshot in `slot` held is no part of what is told any more.
+    /// What the clone in `slot` held is no part of what is told any more.
     pub(super) fn forget(&self, slot: u32) {
         let mut weighed = self.weighed.lock();
         let is_named = |weighed: &Weighed| weighed.found.iter().any(|(_, it)| it.0 == slot);
@@ -172,19 +168,18 @@ impl Scales {
 }
 
 impl Weighing {
-    /// Takes the next snapshot in hand; `None`: no other can be among those that are named.
-    fn take(&mut self) -> Option<(SnapshotId, Cursor, u64)> {
+    /// Takes the next clone in hand; `None`: no other can be among those that are named.
+    fn take(&mut self) -> Option<(CloneId, Cursor, u64)> {
         let least = self.found.get(NAMED - 1).map_or(0, |(fragments, _)| *fragments);
         let is_planted = planted::is(Planted::WeighingStopsEarly) && self.found.len() == NAMED;
         let next = self.left.pop_front().filter(|(referenced, _)| *referenced > least);
-        next.filter(|_| !is_planted).map(|(_, snapshot)| (snapshot, Cursor::START, 0))
+        next.filter(|_| !is_planted).map(|(_, clone)| (clone, Cursor::START, 0))
     }
 
-    fn note(&mut self, fragments: u64, snapshot: SnapshotId) {
+    fn note(&mut self, fragments: u64, clone: CloneId) {
         if fragments > 0 {
-            self.found.push((fragments, snapshot));
-            self.found
-                .sort_by_key(|(fragments, snapshot)| (std::cmp::Reverse(*fragments), snapshot.0));
+            self.found.push((fragments, clone));
+            self.found.sort_by_key(|(fragments, clone)| (std::cmp::Reverse(*fragments), clone.0));
             self.found.truncate(NAMED);
         }
     }
@@ -213,27 +208,27 @@ impl Core {
         let now_ns = self.store.clock.monotonic_ns();
         let fragment_shift = self.store.geometry().fragment_shift;
         let tell = |weighed: Weighed| {
-            let is_there = |it: &Node| it.is_snapshot();
-            let there = weighed.found.into_iter().filter(|(_, snapshot)| {
-                index.node(snapshot.0).is_some_and(|node| node.id == snapshot.1 && is_there(node))
+            let is_there = |it: &Node| it.is_clone();
+            let there = weighed.found.into_iter().filter(|(_, clone)| {
+                index.node(clone.0).is_some_and(|node| node.id == clone.1 && is_there(node))
             });
-            let heavy = there.map(|(fragments, snapshot)| HeavySnapshot {
-                name: index.path_of(snapshot.0),
+            let heavy = there.map(|(fragments, clone)| HeavyClone {
+                name: index.path_of(clone.0),
                 bytes: fragments << fragment_shift,
             });
             let ago_ns = now_ns.saturating_sub(weighed.at_ns);
-            Heaviest { snapshots: heavy.collect(), ago_ns, is_all: weighed.is_all }
+            Heaviest { clones: heavy.collect(), ago_ns, is_all: weighed.is_all }
         };
         Ok(Some(Fullness {
             refused_ago_ns: now_ns.saturating_sub(refused_ns - 1),
-            snapshots: index.nodes().filter(|node| node.is_snapshot()).count(),
+            clones: index.nodes().filter(|node| node.is_clone()).count(),
             heaviest: weighed.map(tell),
         }))
     }
 
-    /// Returns what to say of a pool that has refused something right now: snapshots are weighed
-    /// for it, as far as that is soon done. What is counted by then is told, and that it is not
-    /// all. Called with no lock held.
+    /// Returns what to say of a pool that has refused something right now: clones are weighed for
+    /// it, as far as that is soon done. What is counted by then is told, and that it is not all.
+    /// Called with no lock held.
     pub(crate) fn weigh_now(&self) -> FsResult<Option<Fullness>> {
         self.note_refused();
         let since_ns = self.store.clock.monotonic_ns();
@@ -247,14 +242,14 @@ impl Core {
         self.fullness_or(|| self.weighed_so_far())
     }
 
-    /// Returns what the weighing under way has found, the snapshot in hand too as far as it is
+    /// Returns what the weighing under way has found, the clone in hand too as far as it is
     /// counted; `None`: nobody weighs, or a part is being counted.
     fn weighed_so_far(&self) -> Option<Weighed> {
         let work = self.scales.work.try_lock()?;
         let weighing = work.weighing.as_ref()?;
         let mut so_far = Weighing { found: weighing.found.clone(), ..Weighing::default() };
-        if let Some((snapshot, _, fragments)) = weighing.at {
-            so_far.note(fragments, snapshot);
+        if let Some((clone, _, fragments)) = weighing.at {
+            so_far.note(fragments, clone);
         }
         let at_ns = self.store.clock.monotonic_ns();
         Some(Weighed { at_ns, found: so_far.found, is_all: false })
@@ -266,7 +261,7 @@ impl Core {
         space.available < FULL_SEGMENTS * u64::from(self.store.geometry().segment_fragments)
     }
 
-    /// Counts a part of what snapshots hold, if that is due; returns whether there is more to do.
+    /// Counts a part of what clones hold, if that is due; returns whether there is more to do.
     /// Called with no lock held.
     pub(crate) fn weigh_some(&self) -> FsResult<bool> {
         let refused_ns = self.scales.refused_ns.load(Ordering::Relaxed);
@@ -302,35 +297,35 @@ impl Core {
     fn begin_weighing(&self) -> FsResult<Weighing> {
         let mut left: Vec<_> = {
             let index = self.filesets.table.lock(&self.store)?;
-            let snapshots = index.nodes().filter(|node| node.is_snapshot());
-            snapshots.map(|node| (node.fragments, (node.slot, node.id))).collect()
+            let clones = index.nodes().filter(|node| node.is_clone());
+            clones.map(|node| (node.fragments, (node.slot, node.id))).collect()
         };
-        left.sort_by_key(|(fragments, snapshot)| (std::cmp::Reverse(*fragments), snapshot.0));
+        left.sort_by_key(|(fragments, clone)| (std::cmp::Reverse(*fragments), clone.0));
         Ok(Weighing { left: left.into(), ..Weighing::default() })
     }
 
     /// Counts a part; returns whether there is more to do.
     fn weigh_part(&self, weighing: &mut Weighing) -> FsResult<bool> {
         let next = weighing.at.take().or_else(|| weighing.take());
-        let Some((snapshot, cursor, so_far)) = next else { return Ok(false) };
-        let counted = self.count_part(snapshot, cursor);
+        let Some((clone, cursor, so_far)) = next else { return Ok(false) };
+        let counted = self.count_part(clone, cursor);
         if counted == Err(FsError::TryLater) {
-            weighing.at = Some((snapshot, cursor, so_far));
+            weighing.at = Some((clone, cursor, so_far));
         }
         match counted? {
             // It was deleted meanwhile.
             None => {}
-            Some((fragments, None)) => weighing.note(so_far + fragments, snapshot),
+            Some((fragments, None)) => weighing.note(so_far + fragments, clone),
             Some((fragments, Some(cursor))) => {
-                weighing.at = Some((snapshot, cursor, so_far + fragments));
+                weighing.at = Some((clone, cursor, so_far + fragments));
             }
         }
         weighing.parts += 1;
         Ok(weighing.parts < PARTS_MAX)
     }
 
-    /// Counts a part of the fragments that only a snapshot holds, past `cursor`. Returns them, and
-    /// where to go on; `None`: the snapshot is gone. Whoever changes a fileset that goes back to it
+    /// Counts a part of the fragments that only a clone holds, past `cursor`. Returns them, and
+    /// where to go on; `None`: the clone is gone. Whoever changes a fileset that goes back to it
     /// waits meanwhile. Called with no lock held.
     ///
     /// # Errors
@@ -338,17 +333,17 @@ impl Core {
     /// [`FsError::TryLater`] if one of those is being opened.
     pub(super) fn count_part(
         &self,
-        snapshot: SnapshotId,
+        clone: CloneId,
         cursor: Cursor,
     ) -> FsResult<Option<(u64, Option<Cursor>)>> {
         for _ in 0..TRIES {
             let mut live: Vec<u32> = {
                 let index = self.filesets.table.lock(&self.store)?;
-                let children = index.children_in_family(snapshot.0);
+                let children = index.children_in_family(clone.0);
                 let is_written = |child: &&Node| child.is_live() || child.is_receiving();
                 children.filter(is_written).map(|child| child.slot).collect()
             };
-            // LOCK: by rising slot, as for a snapshot of several filesets.
+            // LOCK: by rising slot, as for a clone of several filesets.
             live.sort_unstable();
             let mut filesets = Vec::new();
             for slot in &live {
@@ -360,12 +355,12 @@ impl Core {
                 }
             }
             let closed: Vec<_> = filesets.iter().map(|fileset| fileset.gate.close()).collect();
-            let counted = self.filesets.table.count_own(&self.store, snapshot, cursor, &live)?;
+            let counted = self.filesets.table.count_own(&self.store, clone, cursor, &live)?;
             drop(closed);
             match counted {
                 Counted::Part(fragments, left) => return Ok(Some((fragments, left))),
                 Counted::Gone => return Ok(None),
-                // A clone came meanwhile, or what a restore made.
+                // A fork came meanwhile, or what a restore made.
                 Counted::Open => {}
             }
         }
@@ -377,51 +372,48 @@ impl Core {
 mod tests {
     use super::*;
 
-    fn full(snapshots: usize, heaviest: Option<Heaviest>) -> String {
-        Fullness { refused_ago_ns: 0, snapshots, heaviest }.to_string()
+    fn full(clones: usize, heaviest: Option<Heaviest>) -> String {
+        Fullness { refused_ago_ns: 0, clones, heaviest }.to_string()
     }
 
-    /// Goal: who reads of a full pool learns what to delete, whatever is known of its snapshots.
+    /// Goal: who reads of a full pool learns what to delete, whatever is known of its clones.
     #[test]
     fn a_full_pool_is_told_in_words() {
-        let heavy = |snapshots: &[(&str, u64)], is_all| {
-            let heavy = |it: &(&str, u64)| HeavySnapshot { name: it.0.to_owned(), bytes: it.1 };
-            Some(Heaviest { snapshots: snapshots.iter().map(heavy).collect(), ago_ns: 0, is_all })
+        let heavy = |clones: &[(&str, u64)], is_all| {
+            let heavy = |it: &(&str, u64)| HeavyClone { name: it.0.to_owned(), bytes: it.1 };
+            Some(Heaviest { clones: clones.iter().map(heavy).collect(), ago_ns: 0, is_all })
         };
-        assert!(full(0, None).ends_with("no snapshots: delete files or filesets"));
-        assert!(full(2, None).ends_with("what its 2 snapshots may give back is being counted"));
-        assert!(full(2, heavy(&[], true)).contains("of its 2 snapshots none holds anything"));
-        assert!(full(2, heavy(&[], false)).contains("2 snapshots none that is counted yet holds"));
+        assert!(full(0, None).ends_with("no clones: delete files or filesets"));
+        assert!(full(2, None).ends_with("what its 2 clones may give back is being counted"));
+        assert!(full(2, heavy(&[], true)).contains("of its 2 clones none holds anything"));
+        assert!(full(2, heavy(&[], false)).contains("2 clones none that is counted yet holds"));
         let told = full(9, heavy(&[("home@a", 13_207_024_436), ("b@c", 2_097_152)], true));
         let ends =
-            "of its 9 snapshots these hold most alone: home@a holds 12.3 GiB, b@c holds 2.0 MiB";
+            "of its 9 clones these hold most alone: home@a holds 12.3 GiB, b@c holds 2.0 MiB";
         assert!(told.ends_with(ends), "{told}");
         let told = full(9, heavy(&[("b@c", 1_023)], false));
         assert!(told.ends_with("alone, as far as they are counted: b@c holds 1023 bytes"));
         let told = full(1, heavy(&[("b@c", u64::MAX)], true));
         assert!(
-            told.ends_with("of its 1 snapshot these hold most alone: b@c holds 16777215.9 TiB"),
+            told.ends_with("of its 1 clone these hold most alone: b@c holds 16777215.9 TiB"),
             "{told}"
         );
     }
 
-    /// Goal: the heaviest are found whatever the order of what is referenced, and snapshots that
-    /// can't be among them are not looked at.
+    /// Goal: the heaviest are found whatever the order of what is referenced, and clones that can't
+    /// be among them are not looked at.
     #[test]
-    fn snapshots_that_cannot_be_among_the_heaviest_are_not_weighed() {
-        let take_snapshot = |slot| (slot, FilesetId(u64::from(slot)));
+    fn clones_that_cannot_be_among_the_heaviest_are_not_weighed() {
+        let clone = |slot| (slot, FilesetId(u64::from(slot)));
         let referenced = [90, 80, 70, 60, 50, 5].into_iter().zip(1..);
-        let left = referenced.map(|(fragments, slot)| (fragments, take_snapshot(slot))).collect();
+        let left = referenced.map(|(fragments, slot)| (fragments, clone(slot))).collect();
         let mut weighing = Weighing { left, ..Weighing::default() };
         for (own, expected) in [(1, 1), (0, 2), (40, 3), (6, 4), (30, 5)] {
             let (taken, cursor, so_far) = weighing.take().expect("it may be among them");
-            assert_eq!((taken, cursor, so_far), (take_snapshot(expected), Cursor::START, 0));
+            assert_eq!((taken, cursor, so_far), (clone(expected), Cursor::START, 0));
             weighing.note(own, taken);
         }
         assert_eq!(weighing.take(), None, "the last references less than three hold alone");
-        assert_eq!(
-            weighing.found,
-            [(40, take_snapshot(3)), (30, take_snapshot(5)), (6, take_snapshot(4))]
-        );
+        assert_eq!(weighing.found, [(40, clone(3)), (30, clone(5)), (6, clone(4))]);
     }
 }

@@ -19,8 +19,8 @@ pub const ROOT_NODE: NodeId = NodeId(1);
 /// Translates between node ids and inode numbers.
 ///
 /// 1. The slot of the mounted fileset and slot 0 change places: what is in the fileset itself has
-///    its number there, the same for each snapshot of it, and all else (its `.snapshots`) a number
-///    of more than 40 bits that nothing in it has.
+///    its number there, the same for each snapshot of it, and all else (its `.clones`) a number of
+///    more than 40 bits that nothing in it has.
 /// 2. The root and the inode whose number is then 1 change places.
 ///
 /// So each direction is total, one to one, and the same after every restart (FU2).

@@ -496,8 +496,8 @@ impl Server {
             viewer.looked_up(thread, found.as_ref().ok().map(|attr| attr.ino));
         }
         match found {
-            // Snapshots come behind the kernel's back: it is not to remember that there is none.
-            Err(FsError::NotFound) if !parent.is_snapshots_directory() => Ok(Reply::Absent),
+            // Clones come behind the kernel's back: it is not to remember that there is none.
+            Err(FsError::NotFound) if !parent.is_clones_directory() => Ok(Reply::Absent),
             found => self.entry("lookup", parent, found),
         }
     }

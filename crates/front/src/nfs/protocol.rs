@@ -269,7 +269,7 @@ mod tests {
             (FsError::NotSupported, 10_004),
             (FsError::TryLater, 10_008),
             (FsError::Range, 10_006),
-            (FsError::ReadOnlySnapshot, 30),
+            (FsError::ReadOnlyClone, 30),
         ] {
             assert_eq!(Status::from(&error), Status(status), "{error}");
         }

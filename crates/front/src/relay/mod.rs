@@ -10,7 +10,7 @@
 //! # Invariants
 //!
 //! - RY1: A front sees one number of an inode for as long as it is there, in whatever pool, and
-//!   whenever it asks. Of a snapshot it does as long as the fileset stays.
+//!   whenever it asks. Of a clone it does as long as the fileset stays.
 //! - RY2: From [`Relay::stop`] until what it returns is dropped no request is under way in a pool,
 //!   nor a commit that somebody waits for. References that are given back meanwhile are kept.
 //! - RY3: A number that was never shown of the pool that has the fileset now leads nowhere: not to

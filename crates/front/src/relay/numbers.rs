@@ -3,8 +3,8 @@
 //! The number of an inode in its fileset is the same in every pool; the slot of the fileset is
 //! another. So fronts see a slot that no pool gives out, always the same: what a client of NFS has
 //! kept means the same after a move, and after a restart behind it. What a front sees beside the
-//! fileset itself are its snapshots, each in a slot of its own. Once it has moved, only what was
-//! shown of those is known (RY3).
+//! fileset itself are its clones, each in a slot of its own. Once it has moved, only what was shown
+//! of those is known (RY3).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,21 +22,21 @@ pub(super) const OWN: u32 = NOWHERE - 1;
 pub(super) const FIRST_UNSHOWN: u32 = OWN - 1;
 /// And end here: a pool has far fewer filesets, so none of its slots is as high.
 const LAST_UNSHOWN: u32 = 1 << 22;
-/// Most snapshots that a front sees of a fileset that has moved.
-const SNAPSHOTS_MAX: usize = 4096;
+/// Most clones that a front sees of a fileset that has moved.
+const CLONES_MAX: usize = 4096;
 
 /// The numbers of a fileset where it is.
 pub(super) struct Numbers {
     /// Its slot there.
     slot: u32,
-    /// Slots of its snapshots; `None`: fronts see what the pool has.
-    snapshots: Option<Mutex<Snapshots>>,
+    /// Slots of its clones; `None`: fronts see what the pool has.
+    clones: Option<Mutex<Clones>>,
     unshown: Arc<AtomicU32>,
 }
 
-/// Slots of snapshots: as fronts see them, and as the pool has them.
+/// Slots of clones: as fronts see them, and as the pool has them.
 #[derive(Default)]
-struct Snapshots {
+struct Clones {
     shown: BTreeMap<u32, u32>,
     below: BTreeMap<u32, u32>,
 }
@@ -45,12 +45,12 @@ impl Numbers {
     /// Returns the numbers where fronts found the fileset, in `slot`. `unshown` is the next slot
     /// that no front has seen.
     pub(super) fn first(slot: u32, unshown: &Arc<AtomicU32>) -> Numbers {
-        Numbers { slot, snapshots: None, unshown: Arc::clone(unshown) }
+        Numbers { slot, clones: None, unshown: Arc::clone(unshown) }
     }
 
     /// Returns the numbers where it has moved to.
     pub(super) fn moved(slot: u32, unshown: &Arc<AtomicU32>) -> Numbers {
-        Numbers { snapshots: Some(Mutex::default()), ..Numbers::first(slot, unshown) }
+        Numbers { clones: Some(Mutex::default()), ..Numbers::first(slot, unshown) }
     }
 
     /// Returns what the pool has for a number that a front has seen.
@@ -58,11 +58,11 @@ impl Numbers {
         if ino.slot() == OWN {
             return Ok(ino.in_slot(self.slot));
         }
-        match &self.snapshots {
+        match &self.clones {
             None if ino.slot() < LAST_UNSHOWN && ino.slot() != self.slot => Ok(ino),
             None => Err(FsError::Stale),
-            Some(snapshots) => {
-                let below = snapshots.lock().below.get(&ino.slot()).copied();
+            Some(clones) => {
+                let below = clones.lock().below.get(&ino.slot()).copied();
                 below.map(|below| ino.in_slot(below)).ok_or(FsError::Stale)
             }
         }
@@ -73,20 +73,20 @@ impl Numbers {
         if ino.slot() == self.slot {
             return ino.in_slot(OWN);
         }
-        match &self.snapshots {
+        match &self.clones {
             None => ino,
-            Some(snapshots) => ino.in_slot(snapshots.lock().show(ino.slot(), &self.unshown)),
+            Some(clones) => ino.in_slot(clones.lock().show(ino.slot(), &self.unshown)),
         }
     }
 }
 
-impl Snapshots {
+impl Clones {
     fn show(&mut self, below: u32, unshown: &AtomicU32) -> u32 {
         if let Some(shown) = self.shown.get(&below) {
             return *shown;
         }
         let next = |next: u32| (next >= LAST_UNSHOWN).then(|| next - 1);
-        let is_full = self.shown.len() >= SNAPSHOTS_MAX;
+        let is_full = self.shown.len() >= CLONES_MAX;
         let taken =
             (!is_full).then(|| unshown.fetch_update(Ordering::AcqRel, Ordering::Acquire, next));
         let Some(Ok(shown)) = taken else { return NOWHERE };
@@ -105,18 +105,18 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_fileset_keeps_its_numbers_and_its_snapshots_get_others() {
-        let (own, snapshot) = (Ino(77).in_slot(OWN), Ino(77).in_slot(8));
+    fn a_moved_fileset_keeps_its_numbers_and_its_clones_get_others() {
+        let (own, clone) = (Ino(77).in_slot(OWN), Ino(77).in_slot(8));
         let first = Numbers::first(5, &unshown());
         assert_eq!(first.below(own), Ok(Ino(77).in_slot(5)));
         assert_eq!(first.shown(Ino(77).in_slot(5)), own);
-        assert_eq!((first.below(snapshot), first.shown(snapshot)), (Ok(snapshot), snapshot));
+        assert_eq!((first.below(clone), first.shown(clone)), (Ok(clone), clone));
         assert_eq!(first.below(Ino(77).in_slot(5)), Err(FsError::Stale), "it was never shown");
         let moved = Numbers::moved(9, &unshown());
         assert_eq!(moved.below(own), Ok(Ino(77).in_slot(9)));
         assert_eq!(moved.shown(Ino(77).in_slot(9)), own);
         // RY3: what is in slots 5 and 8 of the pool is of others.
-        assert_eq!(moved.below(snapshot), Err(FsError::Stale));
+        assert_eq!(moved.below(clone), Err(FsError::Stale));
         let shown = moved.shown(Ino(77).in_slot(5));
         assert_ne!(shown.slot(), 5);
         assert_eq!(moved.below(shown), Ok(Ino(77).in_slot(5)));
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn what_can_not_be_shown_leads_nowhere() {
         let numbers = Numbers::moved(2, &unshown());
-        for slot in (10..).take(SNAPSHOTS_MAX) {
+        for slot in (10..).take(CLONES_MAX) {
             assert_ne!(numbers.shown(Ino(16).in_slot(slot)).slot(), NOWHERE);
         }
         let unseen = numbers.shown(Ino(16).in_slot(9));

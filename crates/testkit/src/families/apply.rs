@@ -1,4 +1,4 @@
-//! What is done with the filesets and snapshots of a pool, and what it tells of them.
+//! What is done with the filesets and clones of a pool, and what it tells of them.
 
 use std::collections::BTreeSet;
 
@@ -43,22 +43,22 @@ pub fn apply(pool: &Pool, op: &NodeOp, random: &mut Prng) -> FsResult<()> {
             let new = NewFileset { random, ..NewFileset::default() };
             pool.create_fileset(&name(fileset), &new).map(drop)
         }
-        NodeOp::Take { fileset, snapshot } => {
-            pool.create_snapshot(&name(fileset), &part(snapshot), bits()).map(drop)
+        NodeOp::Take { fileset, clone } => {
+            pool.create_clone(&name(fileset), &part(clone), bits()).map(drop)
         }
-        NodeOp::TakeBelow { fileset, snapshot } => {
-            pool.create_snapshots_below(&name(fileset), &part(snapshot), &mut bits).map(drop)
+        NodeOp::TakeBelow { fileset, clone } => {
+            pool.create_clones_below(&name(fileset), &part(clone), &mut bits).map(drop)
         }
-        NodeOp::Clone { fileset, snapshot, clone } => {
-            let from = (&name(fileset), &part(snapshot));
-            pool.create_clone(from, &name(clone), bits()).map(drop)
+        NodeOp::Fork { fileset, clone, fork } => {
+            let from = (&name(fileset), &part(clone));
+            pool.fork_clone(from, &name(fork), bits()).map(drop)
         }
-        NodeOp::Restore { fileset, snapshot } => {
-            pool.restore_fileset(&name(fileset), &part(snapshot)).map(drop)
+        NodeOp::Restore { fileset, clone } => {
+            pool.restore_fileset(&name(fileset), &part(clone)).map(drop)
         }
         NodeOp::Promote { fileset } => pool.promote_fileset(&name(fileset)).map(drop),
-        NodeOp::Receive { fileset, snapshot, from, into } => {
-            let (sent, from) = ((fileset, snapshot), from.as_ref());
+        NodeOp::Receive { fileset, clone, from, into } => {
+            let (sent, from) = ((fileset, clone), from.as_ref());
             let mut random = [0; 32];
             random[..16].copy_from_slice(&bits());
             random[16..].copy_from_slice(&bits());
@@ -71,15 +71,13 @@ pub fn apply(pool: &Pool, op: &NodeOp, random: &mut Prng) -> FsResult<()> {
                 None => receive(pool, sent, None, (into, random)),
             }
         }
-        NodeOp::DeleteSnapshot { fileset, snapshot } => {
-            pool.delete_snapshot(&name(fileset), &part(snapshot))
-        }
+        NodeOp::DeleteClone { fileset, clone } => pool.delete_clone(&name(fileset), &part(clone)),
         NodeOp::DeleteFileset { fileset } => pool.delete_fileset(&name(fileset)),
-        NodeOp::Hold { fileset, snapshot, hold } => {
-            pool.set_hold((&name(fileset), &part(snapshot)), &part(hold), true)
+        NodeOp::Hold { fileset, clone, hold } => {
+            pool.set_hold((&name(fileset), &part(clone)), &part(hold), true)
         }
-        NodeOp::Release { fileset, snapshot, hold } => {
-            pool.set_hold((&name(fileset), &part(snapshot)), &part(hold), false)
+        NodeOp::Release { fileset, clone, hold } => {
+            pool.set_hold((&name(fileset), &part(clone)), &part(hold), false)
         }
         NodeOp::SetQuota { fileset, bytes } => {
             let change = FilesetChange { quota_bytes: Some(*bytes), ..FilesetChange::default() };
@@ -96,16 +94,16 @@ pub fn apply(pool: &Pool, op: &NodeOp, random: &mut Prng) -> FsResult<()> {
     }
 }
 
-/// Sends a snapshot of a pool, and receives it in the same pool.
+/// Sends a clone of a pool, and receives it in the same pool.
 fn receive(
     pool: &Pool,
-    (fileset, snapshot): (&String, &String),
+    (fileset, clone): (&String, &String),
     from: Option<&String>,
     (into, random): (&String, [u8; 32]),
 ) -> FsResult<()> {
     let refused = |why: String| FsError::FilesetInUse { name: into.clone(), by: why };
     let (from, mut stream) = (from.map(|from| part(from)), Vec::new());
-    let sent = (&name(fileset), &part(snapshot));
+    let sent = (&name(fileset), &part(clone));
     pool.send(sent, from.as_ref(), None, &mut stream, &mut |_, _| ()).map_err(|error| {
         if let SendError::Fs(error) = error { error } else { refused(error.to_string()) }
     })?;
@@ -139,7 +137,7 @@ pub fn is_excused(pool: &Pool, error: &FsError) -> Result<bool, String> {
     Ok(is_freeing && is_of_freed || by.contains("can move together"))
 }
 
-/// What the pool tells of its filesets and snapshots; `world` says what to ask.
+/// What the pool tells of its filesets and clones; `world` says what to ask.
 pub(super) fn listed(pool: &Pool, world: &World) -> Result<BTreeSet<Listed>, String> {
     let all = words("the filesets can't be listed", pool.filesets())?;
     let mut found = BTreeSet::new();
@@ -170,20 +168,19 @@ pub fn compare_lists(pool: &Pool, world: &World) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("there are {found:?}, not {expected:?}")) }
 }
 
-/// Takes hold of a fileset or a snapshot by its name.
+/// Takes hold of a fileset or a clone by its name.
 ///
 /// # Errors
 ///
 /// As [`Pool::hold_fileset`].
 pub fn enter(pool: &Pool, what: &str) -> FsResult<FilesetUuid> {
     match what.split_once('@') {
-        Some((fileset, snapshot)) => pool.hold_snapshot(&name(fileset), &part(snapshot)),
+        Some((fileset, clone)) => pool.hold_clone(&name(fileset), &part(clone)),
         None => pool.hold_fileset(&name(what)),
     }
 }
 
-/// Compares a fileset or a snapshot with what it is to hold, whole (NT3); returns what is held
-/// since.
+/// Compares a fileset or a clone with what it is to hold, whole (NT3); returns what is held since.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The lives of one pool with filesets and snapshots.
+//! The lives of one pool with filesets and clones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ const FULL_ONE_IN: u64 = 4;
 const BALLAST_WRITES_MAX: usize = 40;
 /// Changes of quotas of users with which a life begins in which they work.
 const OWNER_STEPS: usize = 3;
-/// Snapshots of a life that are entered and read while it goes on, at most: they can't be deleted
+/// Clones of a life that are entered and read while it goes on, at most: they can't be deleted
 /// then.
 const READ_MAX: usize = 1;
 
@@ -316,7 +316,7 @@ impl Lives {
                 Err(_) if life.power.is_cut() => Ok(()),
                 checked => checked,
             }),
-            _ if life.read < READ_MAX => self.read_snapshot(life),
+            _ if life.read < READ_MAX => self.read_clone(life),
             _ => self.background(life, "sync", |_| pool.sync()),
         }
     }
@@ -379,13 +379,13 @@ impl Lives {
         }
         let is_of = |seat: &&mut Seat<'_>| taken.contains(&seat.id);
         if life.seats.iter().any(|seat| seat.is_uncertain && taken.contains(&seat.id)) {
-            // Nobody knows what the snapshot would be.
+            // Nobody knows what the clone would be.
             return Ok(());
         }
         self.done.add(op.to_string());
         let expected = life.world.after(&op, &life.entered);
         let halfway = half_of(&op).and_then(|half| life.world.after(&half, &life.entered).ok());
-        // NT4: who takes a snapshot syncs.
+        // NT4: who takes a clone syncs.
         let numbers: Vec<usize> =
             life.seats.iter_mut().filter(is_of).map(|seat| seat.begin_sync()).collect();
         let answer = apply(life.pool, &op, &mut self.random);
@@ -396,7 +396,7 @@ impl Lives {
         match (expected, answer) {
             (Ok(after), Ok(())) => {
                 self.report.counts.node_operations += 1;
-                self.report.counts.snapshots += u64::from(!taken.is_empty());
+                self.report.counts.clones += u64::from(!taken.is_empty());
                 life.world = after;
                 let seats = life.seats.iter_mut().filter(is_of);
                 seats.zip(numbers).for_each(|(seat, number)| seat.end_sync(number));
@@ -423,11 +423,11 @@ impl Lives {
         }
     }
 
-    /// NT3, of one snapshot while the pool is at work: its files stay in memory. One that is given
+    /// NT3, of one clone while the pool is at work: its files stay in memory. One that is given
     /// back can be deleted all the same.
-    fn read_snapshot(&mut self, life: &mut Life<'_>) -> Result<(), String> {
-        let snapshots: Vec<NodeId> = life.world.snapshots().map(|(id, ..)| id).collect();
-        let Some(chosen) = one_of(&mut self.random, &snapshots) else { return Ok(()) };
+    fn read_clone(&mut self, life: &mut Life<'_>) -> Result<(), String> {
+        let clones: Vec<NodeId> = life.world.clones().map(|(id, ..)| id).collect();
+        let Some(chosen) = one_of(&mut self.random, &clones) else { return Ok(()) };
         self.done.add(format!("read {}", life.world.name_of(chosen)));
         let compared = compare(life.pool, &life.world, chosen, Times::Ignored);
         if life.power.is_cut() {
@@ -501,8 +501,8 @@ impl Lives {
         Ok(world)
     }
 
-    /// Deletes all snapshots, and all filesets but the first: none is refused for want of space,
-    /// and nothing is left of them.
+    /// Deletes all clones, and all filesets but the first: none is refused for want of space, and
+    /// nothing is left of them.
     fn dismantled(&mut self, image: &Image, mut world: World) -> Result<(), String> {
         let (device, _) = self.device(image);
         let pool = self.open(&device, ROOT)?;
@@ -532,7 +532,7 @@ impl Lives {
 }
 
 impl Lives {
-    /// Lets the first fileset that can be promoted take over the snapshots that it goes back to.
+    /// Lets the first fileset that can be promoted take over the clones that it goes back to.
     fn promoted(&mut self, pool: &Pool, world: &mut World) -> Result<bool, String> {
         let mut filesets: Vec<String> =
             world.filesets().map(|(_, node)| node.name.clone()).collect();
@@ -553,21 +553,18 @@ impl Lives {
 /// What of an operation may be done though the rest is not.
 fn half_of(op: &NodeOp) -> Option<NodeOp> {
     let NodeOp::Receive { fileset, from: Some(from), into, .. } = op else { return None };
-    let (fileset, snapshot, into) = (fileset.clone(), from.clone(), into.clone());
-    Some(NodeOp::Receive { fileset, snapshot, from: None, into })
+    let (fileset, clone, into) = (fileset.clone(), from.clone(), into.clone());
+    Some(NodeOp::Receive { fileset, clone, from: None, into })
 }
 
 fn all_deletions(world: &World) -> Vec<NodeOp> {
     let mut all = Vec::new();
-    for (_, fileset, node) in world.snapshots() {
+    for (_, fileset, node) in world.clones() {
         for hold in &node.holds {
-            let (fileset, snapshot) = (fileset.to_owned(), node.name.clone());
-            all.push(NodeOp::Release { fileset, snapshot, hold: hold.clone() });
+            let (fileset, clone) = (fileset.to_owned(), node.name.clone());
+            all.push(NodeOp::Release { fileset, clone, hold: hold.clone() });
         }
-        all.push(NodeOp::DeleteSnapshot {
-            fileset: fileset.to_owned(),
-            snapshot: node.name.clone(),
-        });
+        all.push(NodeOp::DeleteClone { fileset: fileset.to_owned(), clone: node.name.clone() });
     }
     let fileset = |(_, node): (_, &super::world::Node)| node.name.clone();
     all.extend(world.filesets().map(fileset).map(|fileset| NodeOp::DeleteFileset { fileset }));

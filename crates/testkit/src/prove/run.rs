@@ -42,9 +42,9 @@ pub(super) struct Recorded {
     pub(super) ended: Option<(usize, Applied)>,
 }
 
-/// A snapshot that was taken, and what it must be.
+/// A clone that was taken, and what it must be.
 #[derive(Debug)]
-pub(super) struct SnapshotTaken {
+pub(super) struct Cloned {
     pub(super) name: String,
     pub(super) tree: Tree,
     /// Where the recording stood when it was answered.
@@ -53,7 +53,7 @@ pub(super) struct SnapshotTaken {
     pub(super) deleted: Option<usize>,
 }
 
-impl SnapshotTaken {
+impl Cloned {
     /// Whether it must be there after a cut at `position`.
     pub(super) fn is_at(&self, position: usize) -> bool {
         self.answered <= position && self.deleted.is_none_or(|deleted| position <= deleted)
@@ -65,7 +65,7 @@ impl SnapshotTaken {
 pub(super) struct Run {
     pub(super) device: Arc<SimDevice>,
     pub(super) recorded: Vec<Recorded>,
-    pub(super) snapshots: Vec<SnapshotTaken>,
+    pub(super) clones: Vec<Cloned>,
     /// Where each checkpoint of the workload stands in the recording.
     pub(super) checkpoints: Vec<(usize, u64)>,
     /// Operations that the engine does not have.
@@ -110,7 +110,7 @@ struct Worker<'a> {
     session: Session<'a>,
     device: &'a SimDevice,
     run: Vec<Recorded>,
-    snapshots: Vec<SnapshotTaken>,
+    clones: Vec<Cloned>,
     unsupported: BTreeSet<&'static str>,
     /// So that every write has bytes of its own.
     fill: u32,
@@ -165,7 +165,7 @@ fn work(
         session,
         device: &device,
         run,
-        snapshots: Vec::new(),
+        clones: Vec::new(),
         unsupported,
         fill: 1,
         has_full_target: false,
@@ -195,9 +195,9 @@ fn work(
     let ticked = pool.tick();
     failing.excused(ticked).map_err(|error| format!("background work: {error}"))?;
     worker.close().map_err(|error| format!("close: {error}"))?;
-    let Worker { run: recorded, snapshots, unsupported, .. } = worker;
+    let Worker { run: recorded, clones, unsupported, .. } = worker;
     let has_failed = failing.has_failed();
-    Ok(Run { has_failed, device, recorded, snapshots, checkpoints, unsupported })
+    Ok(Run { has_failed, device, recorded, clones, checkpoints, unsupported })
 }
 
 fn main_name() -> FilesetName {
@@ -208,12 +208,12 @@ fn part(text: &str) -> NamePart {
     NamePart::new(text).expect("a letter and a number")
 }
 
-/// Opens what a snapshot of the first fileset is.
-pub(super) fn open_snapshot(device: &Arc<SimDevice>, name: &str) -> Result<Pool, String> {
+/// Opens what a clone of the first fileset is.
+pub(super) fn open_clone(device: &Arc<SimDevice>, name: &str) -> Result<Pool, String> {
     let shared: SharedDevice = Arc::<SimDevice>::clone(device);
-    let (fileset, snapshot) = (Some(main_name()), Some(part(name)));
+    let (fileset, clone) = (Some(main_name()), Some(part(name)));
     let options =
-        OpenOptions { cache_bytes: CACHE_BYTES, fileset, snapshot, ..OpenOptions::default() };
+        OpenOptions { cache_bytes: CACHE_BYTES, fileset, clone, ..OpenOptions::default() };
     Pool::open(shared, Arc::new(ManualClock::new()), options).map_err(|error| error.to_string())
 }
 
@@ -348,19 +348,19 @@ impl Worker<'_> {
             Action::RemoveXattr(name) => self.remove_xattr(name),
             Action::Fsync(name) => self.apply(Op::Fsync { file: held(name), data_only: false }),
             Action::Sync => self.apply(Op::Sync),
-            Action::Snapshot => self.take_snapshot(),
-            Action::DeleteSnapshot => self.delete_snapshot(),
+            Action::Clone => self.take_clone(),
+            Action::DeleteClone => self.delete_clone(),
             Action::Checkpoint(_) => Ok(()),
         }
     }
 
     /// For the judge of the fileset it is a sync.
-    fn take_snapshot(&mut self) -> FsResult<()> {
+    fn take_clone(&mut self) -> FsResult<()> {
         let (began, was_alive) = (self.device.position(), !self.failing.is_pool_dead(self.pool));
         let tree = crate::canon::walk(self.pool, Times::Ignored);
-        let number = self.snapshots.len();
+        let number = self.clones.len();
         let (name, random) = (format!("c{number}"), [u8::try_from(number).unwrap_or(0); 16]);
-        let done = self.pool.create_snapshot(&main_name(), &part(&name), random);
+        let done = self.pool.create_clone(&main_name(), &part(&name), random);
         if let Err(error) = done {
             self.refused(Vec::new(), began, was_alive, &error);
             return Err(error);
@@ -369,18 +369,18 @@ impl Worker<'_> {
         // What can't be read is found when the fileset is judged.
         if let Ok(tree) = tree {
             let answered = self.device.position();
-            self.snapshots.push(SnapshotTaken { name, tree, answered, deleted: None });
+            self.clones.push(Cloned { name, tree, answered, deleted: None });
         }
         Ok(())
     }
 
-    fn delete_snapshot(&mut self) -> FsResult<()> {
+    fn delete_clone(&mut self) -> FsResult<()> {
         let (began, was_alive) = (self.device.position(), !self.failing.is_pool_dead(self.pool));
-        let oldest = self.snapshots.iter_mut().find(|snapshot| snapshot.deleted.is_none());
+        let oldest = self.clones.iter_mut().find(|clone| clone.deleted.is_none());
         let Some(oldest) = oldest else { return Ok(()) };
         oldest.deleted = Some(began);
         let name = part(&oldest.name);
-        let done = self.pool.delete_snapshot(&main_name(), &name);
+        let done = self.pool.delete_clone(&main_name(), &name);
         if let Err(error) = &done {
             self.refused(Vec::new(), began, was_alive, error);
         }

@@ -18,11 +18,11 @@ use storage::volume::Volume;
 use super::changes::Changes;
 use super::events::Event;
 use super::members::{Members, Replacement, is_drawn};
-use super::{Ground, GroupTally, JobStep, Opened, PoolKind, Pools, Snapshots, Start};
+use super::{Clones, Ground, GroupTally, JobStep, Opened, PoolKind, Pools, Start};
 use crate::number::{u64_of, usize_of};
 
 const MIB: u64 = 1 << 20;
-/// Ticks after which a deleted snapshot of these pools is freed.
+/// Ticks after which a deleted clone of these pools is freed.
 const FREEING_TICKS_MAX: usize = 2000;
 /// Bytes of the pools: from the smallest that is laid out well, which runs full, to one that does
 /// not.
@@ -259,9 +259,8 @@ impl Ground for PoolGround {
             }
             closing.close().map_err(|error| error.to_string())
         });
-        let snapshots: Option<Arc<dyn Snapshots>> =
-            Some(Arc::new(PoolSnapshots(Arc::clone(&pool))));
-        Ok(Opened { fs: pool, has_failed, close, jobs, snapshots, groups })
+        let clones: Option<Arc<dyn Clones>> = Some(Arc::new(PoolClones(Arc::clone(&pool))));
+        Ok(Opened { fs: pool, has_failed, close, jobs, clones, groups })
     }
 
     fn check(&self, start: &Start) -> Vec<String> {
@@ -280,8 +279,8 @@ impl Ground for PoolGround {
     }
 }
 
-/// Snapshots of the first fileset of a pool.
-struct PoolSnapshots(Arc<Pool>);
+/// Clones of the first fileset of a pool.
+struct PoolClones(Arc<Pool>);
 
 fn root_name() -> FilesetName {
     ROOT_NAME.parse().expect("it is the name of the first fileset")
@@ -291,15 +290,15 @@ fn part(text: &str) -> NamePart {
     NamePart::new(text).expect("a letter and a number")
 }
 
-impl Snapshots for PoolSnapshots {
+impl Clones for PoolClones {
     fn create(&self, name: &str, random: u64) -> FsResult<()> {
         let mut bits = [0; 16];
         bits[..8].copy_from_slice(&random.to_le_bytes());
-        self.0.create_snapshot(&root_name(), &part(name), bits).map(drop)
+        self.0.create_clone(&root_name(), &part(name), bits).map(drop)
     }
 
     fn delete(&self, name: &str) -> FsResult<()> {
-        self.0.delete_snapshot(&root_name(), &part(name))
+        self.0.delete_clone(&root_name(), &part(name))
     }
 
     fn names(&self) -> FsResult<Vec<String>> {
@@ -309,7 +308,7 @@ impl Snapshots for PoolSnapshots {
     }
 
     fn enter(&self, name: &str) -> FsResult<Ino> {
-        self.0.hold_snapshot(&root_name(), &part(name)).and_then(|uuid| self.0.root_of(uuid))
+        self.0.hold_clone(&root_name(), &part(name)).and_then(|uuid| self.0.root_of(uuid))
     }
 
     fn clean(&self) -> FsResult<()> {

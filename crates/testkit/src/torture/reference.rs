@@ -143,7 +143,7 @@ impl Ground for ReferenceGround {
         let close = Box::new(move || closing.persist().map_err(|error| error.to_string()));
         let has_failed = Box::new(move || failed.load(Ordering::SeqCst));
         let jobs: Vec<(String, JobStep)> = vec![("beat".to_owned(), Box::new(beat))];
-        Ok(Opened { fs, has_failed, close, jobs, snapshots: None, groups: Arc::default() })
+        Ok(Opened { fs, has_failed, close, jobs, clones: None, groups: Arc::default() })
     }
 
     fn check(&self, _start: &Start) -> Vec<String> {

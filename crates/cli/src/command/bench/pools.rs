@@ -265,7 +265,7 @@ impl Pools {
             discards: crate::backend::Discards::default(),
             is_forced: false,
             fileset: None,
-            snapshot: None,
+            clone: None,
         };
         let what = format!("Holdfast in process, a pool of {} in a file", ByteSize(pool_bytes));
         Ok(self.opened("process", what, backend.open(&options)?))

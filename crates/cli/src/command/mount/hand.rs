@@ -53,7 +53,7 @@ fn once(
         .map_err(|error| anyhow::anyhow!("{}: {error}", directory.display()))?;
     let spec = MountSpec {
         fileset: named.fileset.as_ref().map(ToString::to_string),
-        snapshot: named.snapshot.as_ref().map(|snapshot| snapshot.as_str().to_owned()),
+        clone: named.clone.as_ref().map(|clone| clone.as_str().to_owned()),
         directory: directory.as_os_str().as_bytes().to_vec(),
         options: options_text(args),
         threads: mount_options.thread_count,

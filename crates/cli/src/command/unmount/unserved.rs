@@ -110,7 +110,7 @@ pub(super) fn check_closed(shown: &Path, pool: &Path, backend: &dyn Backend) -> 
         discards: crate::backend::Discards::Off,
         is_forced: false,
         fileset: None,
-        snapshot: None,
+        clone: None,
     };
     match backend.open(&options) {
         Ok(opened) => Ok(opened.close()?),

@@ -61,7 +61,7 @@ pub(super) fn router(hub: &Arc<Hub>) -> Router {
         .route("/api/v1/pools", get(pools))
         .route("/api/v1/pools/{pool}", get(pool))
         .route("/api/v1/pools/{pool}/filesets", get(filesets))
-        .route("/api/v1/pools/{pool}/snapshots", get(snapshots))
+        .route("/api/v1/pools/{pool}/clones", get(clones))
         .route("/api/v1/pools/{pool}/jobs", get(jobs))
         .route("/api/v1/pools/{pool}/exports", get(exports))
         .route("/api/v1/pools/{pool}/schedules", get(schedules))
@@ -209,11 +209,11 @@ async fn filesets(State(hub): Shared, Path(id): Path<String>) -> Done {
     list_filesets(hub, &id, false).await
 }
 
-async fn snapshots(State(hub): Shared, Path(id): Path<String>) -> Done {
+async fn clones(State(hub): Shared, Path(id): Path<String>) -> Done {
     list_filesets(hub, &id, true).await
 }
 
-async fn list_filesets(hub: Arc<Hub>, id: &str, are_snapshots: bool) -> Done {
+async fn list_filesets(hub: Arc<Hub>, id: &str, are_clones: bool) -> Done {
     let index = index_of(&hub, id)?;
     let list = waiting(move || {
         let (mut all, mut from) = (Vec::new(), Some(0));
@@ -222,7 +222,7 @@ async fn list_filesets(hub: Arc<Hub>, id: &str, are_snapshots: bool) -> Done {
             let Answer::Filesets { list, next } = hub.control(index, &request, Peer::own())? else {
                 break;
             };
-            all.extend(list.into_iter().filter(|facts| facts.is_snapshot == are_snapshots));
+            all.extend(list.into_iter().filter(|facts| facts.is_clone == are_clones));
             from = next.filter(|&next| next > slot);
         }
         Ok::<_, BackendError>(all)

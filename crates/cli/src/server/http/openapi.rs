@@ -56,12 +56,12 @@ routes! {
     "get" "/api/v1/pools" "The pools, in a few words each" => Told::Json(objects);
     "get" "/api/v1/pools/{pool}" "All that a pool tells of itself" => Told::Json(object);
     "get" "/api/v1/pools/{pool}/filesets" "Its filesets" => Told::Json(of::<Vec<FilesetFacts>>);
-    "get" "/api/v1/pools/{pool}/snapshots" "Its snapshots" => Told::Json(of::<Vec<FilesetFacts>>);
+    "get" "/api/v1/pools/{pool}/clones" "Its clones" => Told::Json(of::<Vec<FilesetFacts>>);
     "get" "/api/v1/pools/{pool}/jobs" "Its jobs that have an end" =>
         Told::Json(of::<Vec<JobFacts>>);
     "get" "/api/v1/pools/{pool}/exports" "What of it is exported" =>
         Told::Json(of::<Vec<ExportFacts>>);
-    "get" "/api/v1/pools/{pool}/schedules" "Its snapshots by schedule" =>
+    "get" "/api/v1/pools/{pool}/schedules" "Its clones by schedule" =>
         Told::Json(of::<Vec<Schedule>>);
     "get" "/api/v1/pools/{pool}/scrub-schedule" "How often it is scrubbed, and when next" =>
         Told::Json(of::<ScrubSchedule>);

@@ -419,7 +419,7 @@ fn the_document_describes_what_is_answered() {
         count += 1;
     }
     assert!(count > 10, "only {count} schemas are named");
-    for word in ["fileset-create", "snapshot-create", "job-pause", "export-add", "is_read_only"] {
+    for word in ["fileset-create", "clone-create", "job-pause", "export-add", "is_read_only"] {
         assert!(schemas["Request"].to_string().contains(word) || text.contains(word), "{word}");
     }
     let (status, _) = served.get("/api/v1/nothing");

@@ -1,4 +1,4 @@
-//! Snapshots by schedule that the configuration says: `[[schedule]]` of `holdfast.toml`.
+//! Clones by schedule that the configuration says: `[[schedule]]` of `holdfast.toml`.
 //!
 //! # Policy
 //!
@@ -7,9 +7,9 @@
 //!    configuration says nothing of the fileset.
 //! 2. It is of whatever has the name: who writes a file writes names. A fileset that is renamed or
 //!    moves to another pool leaves it behind.
-//! 3. A name that no fileset has, and more snapshots than a fileset can have, is refused when the
+//! 3. A name that no fileset has, and more clones than a fileset can have, is refused when the
 //!    configuration is read again. A server that
-//!    starts goes on: the other filesets have their snapshots, and it tells of this one.
+//!    starts goes on: the other filesets have their clones, and it tells of this one.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -88,8 +88,8 @@ pub(crate) fn check(config: &Config, index: usize, served: &ServedPool) -> anyho
     let names = names_of(served)?;
     let pool = served.path.display();
     for said in &own {
-        let snapshots_max = names.get(&said.fileset).copied().unwrap_or_default();
-        let fits = said.keep.check_fits(&said.fileset, snapshots_max);
+        let clones_max = names.get(&said.fileset).copied().unwrap_or_default();
+        let fits = said.keep.check_fits(&said.fileset, clones_max);
         fits.map_err(|cause| anyhow::anyhow!("[[schedule]]: {pool}: {cause}"))?;
     }
     match own.iter().find(|it| !names.contains_key(&it.fileset)) {
@@ -102,7 +102,7 @@ pub(crate) fn check(config: &Config, index: usize, served: &ServedPool) -> anyho
     }
 }
 
-/// Returns the names of the filesets of a pool, and how many snapshots each can have.
+/// Returns the names of the filesets of a pool, and how many clones each can have.
 fn names_of(served: &ServedPool) -> Result<BTreeMap<String, u64>, BackendError> {
     let (mut names, mut from) = (BTreeMap::new(), Some(0));
     while let Some(slot) = from {
@@ -110,7 +110,7 @@ fn names_of(served: &ServedPool) -> Result<BTreeMap<String, u64>, BackendError> 
         let answer = served.pool.control(&request, Peer::own())?;
         let Answer::Filesets { list, next } = answer else { break };
         let are_there = list.into_iter().filter(|it| it.freed_permille.is_none());
-        names.extend(are_there.map(|it| (it.name, it.snapshots_max)));
+        names.extend(are_there.map(|it| (it.name, it.clones_max)));
         // Slots rise, so this ends.
         from = next.filter(|&next| next > slot);
     }

@@ -27,7 +27,7 @@ fn names_are_those_of_the_calendar() {
     assert_eq!(at(0)[2], "weekly-1970-01-01_00-00");
 }
 
-/// Goal: after any time there are the newest snapshots of each kind, and what is the user's.
+/// Goal: after any time there are the newest clones of each kind, and what is the user's.
 /// Method: the plan is carried out on a list of names, in steps that skip hours and days.
 #[test]
 fn the_newest_are_kept_and_nothing_else_is_touched() {
@@ -62,7 +62,7 @@ fn the_newest_are_kept_and_nothing_else_is_touched() {
     }
 }
 
-/// Goal: the last snapshot of a schedule is there until the next one is.
+/// Goal: the last clone of a schedule is there until the next one is.
 #[test]
 fn the_last_one_stays_until_there_is_another() {
     let counts = Counts::parse("hourly=1").expect("it is one");
@@ -73,7 +73,7 @@ fn the_last_one_stays_until_there_is_another() {
     assert_eq!(due, Due { delete: vec![before], ..Due::default() });
 }
 
-/// Goal: a clock that is wrong for a while costs no snapshot.
+/// Goal: a clock that is wrong for a while costs no clone.
 #[test]
 fn a_clock_that_jumps_deletes_nothing_of_use() {
     let counts = Counts::parse("hourly=2").expect("it is one");
@@ -100,8 +100,8 @@ fn counts_are_words_and_others_are_refused() {
     }
 }
 
-/// Goal: where the fileset can have no snapshot more, the oldest of the kind that is due goes
-/// first; the last of a kind stays, and one of another kind goes.
+/// Goal: where the fileset can have no clone more, the oldest of the kind that is due goes first;
+/// the last of a kind stays, and one of another kind goes.
 #[test]
 fn without_room_the_oldest_of_its_own_goes_first() {
     let counts = Counts::parse("hourly=9,daily=9").expect("it is one");

@@ -271,9 +271,9 @@ fn exports_that_are_not_served_go_along_when_a_move_is_finished_late() {
 /// by both together.
 #[test]
 fn where_a_fileset_is_both_pools_say_together() {
-    use engine::MoveStep::{Arrived, Copied, Deleted, Leaves, Settled, SnapshotTaken};
+    use engine::MoveStep::{Arrived, Cloned, Copied, Deleted, Leaves, Settled};
     for (last, is_moved) in [
-        (SnapshotTaken, Some(false)),
+        (Cloned, Some(false)),
         (Copied, Some(false)),
         (Leaves, None),
         (Arrived, None),
@@ -320,16 +320,16 @@ fn what_is_arriving_of_one_fileset_outlives_the_move_of_another() {
     two.close();
 }
 
-/// Goal: what is exported of a server that was opened with a snapshot is exported by the next one
-/// that is opened so: the snapshot has no name among the filesets.
+/// Goal: what is exported of a server that was opened with a clone is exported by the next one that
+/// is opened so: the clone has no name among the filesets.
 #[test]
-fn an_export_of_a_snapshot_that_is_served_is_kept() {
-    let state = new_directory("of-snapshot");
+fn an_export_of_a_clone_that_is_served_is_kept() {
+    let state = new_directory("of-clone");
     std::fs::create_dir_all(&state).expect("it is new");
     let device = state.join("pool.hf");
     let create = crate::command::demo::create_options(&device, 64 << 20);
     EngineBackend.create(&create).expect("there is room");
-    let open = |snapshot: Option<&str>| {
+    let open = |clone: Option<&str>| {
         let options = crate::backend::OpenOptions {
             device: device.clone(),
             members: crate::backend::Members::default(),
@@ -342,14 +342,14 @@ fn an_export_of_a_snapshot_that_is_served_is_kept() {
             device_deadline: Duration::from_secs(30),
             discards: crate::backend::Discards::default(),
             is_forced: false,
-            fileset: snapshot.map(|_| "root".parse().expect("a name")),
-            snapshot: snapshot.map(|name| NamePart::new(name).expect("a name")),
+            fileset: clone.map(|_| "root".parse().expect("a name")),
+            clone: clone.map(|name| NamePart::new(name).expect("a name")),
         };
         EngineBackend.open(&options).expect("it opens")
     };
     let pool = open(None);
-    let snapshot = Request::SnapshotCreate { fileset: "root".to_owned(), snapshot: "c".to_owned() };
-    pool.control(&snapshot, Peer::own()).expect("there is room");
+    let clone = Request::CloneCreate { fileset: "root".to_owned(), clone: "c".to_owned() };
+    pool.control(&clone, Peer::own()).expect("there is room");
     pool.close().expect("nothing fails");
     drop(pool);
     for is_first in [true, false] {

@@ -1,4 +1,4 @@
-//! Tests of schedules of filesets that move, and of snapshots that are taken anew.
+//! Tests of schedules of filesets that move, and of clones that are taken anew.
 
 use super::*;
 
@@ -17,14 +17,14 @@ fn all(hub: &Hub) -> [Vec<(String, bool)>; 2] {
     })
 }
 
-fn snapshots_in(hub: &Hub, index: usize) -> Vec<String> {
+fn clones_in(hub: &Hub, index: usize) -> Vec<String> {
     let list = hub.control(index, &Request::FilesetList { from: 0 }, Peer::own());
     let Ok(Answer::Filesets { list, .. }) = list else { panic!("{list:?}") };
-    let there = list.into_iter().filter(|it| it.is_snapshot && it.freed_permille.is_none());
+    let there = list.into_iter().filter(|it| it.is_clone && it.freed_permille.is_none());
     there.map(|it| it.name).collect()
 }
 
-/// Goal: a schedule takes no snapshot while its fileset moves, which would end the move, goes along
+/// Goal: a schedule takes no clone while its fileset moves, which would end the move, goes along
 /// with it, and takes what was due where the fileset is then. Method: a pass over all schedules
 /// each time that whoever moves is told something.
 #[test]
@@ -35,7 +35,7 @@ fn a_schedule_waits_while_its_fileset_moves_and_goes_along() {
     set(&hub, 0, "a", 2);
     set(&hub, 0, "root", 1);
     let (root, mut told) = (("root".to_owned(), false), 0);
-    let root_snapshot = "root@hourly-2026-11-23_19-00".to_owned();
+    let root_clone = "root@hourly-2026-11-23_19-00".to_owned();
     // Which moment he is told of is chance.
     while told < 3 {
         for [from, to] in [[(0, "a"), (1, "b")], [(1, "b"), (0, "a")]] {
@@ -43,7 +43,7 @@ fn a_schedule_waits_while_its_fileset_moves_and_goes_along() {
                 told += 1;
                 assert_eq!(hub.keep_schedules(NOW), Kept::default());
                 // Another fileset's goes on meanwhile.
-                assert!(snapshots_in(&hub, 0).contains(&root_snapshot));
+                assert!(clones_in(&hub, 0).contains(&root_clone));
                 true
             };
             move_between(&hub, [from, to], tell);
@@ -55,8 +55,8 @@ fn a_schedule_waits_while_its_fileset_moves_and_goes_along() {
     }
     move_on(&hub, &mut |_, _| true);
     assert_eq!(hub.keep_schedules(NOW), Kept::default());
-    assert_eq!(snapshots_in(&hub, 1), ["b@hourly-2026-11-23_19-00"]);
-    assert_eq!(snapshots_in(&hub, 0), [root_snapshot]);
+    assert_eq!(clones_in(&hub, 1), ["b@hourly-2026-11-23_19-00"]);
+    assert_eq!(clones_in(&hub, 0), [root_clone]);
     drop(hub);
     two.close();
 }
@@ -134,43 +134,42 @@ fn a_schedule_that_is_set_while_the_server_starts_erases_none() {
     two.close();
 }
 
-/// Goal: a schedule deletes the snapshot that it has seen, and not one that somebody has taken anew
-/// by its name meanwhile. Method: a snapshot is deleted and taken between the look and the
-/// deletion.
+/// Goal: a schedule deletes the clone that it has seen, and not one that somebody has taken anew by
+/// its name meanwhile. Method: a clone is deleted and taken between the look and the deletion.
 #[test]
-fn a_snapshot_that_is_taken_anew_is_not_deleted_by_its_name() {
+fn a_clone_that_is_taken_anew_is_not_deleted_by_its_name() {
     let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
     let state = new_directory("anew");
     let hub = hub_of(&pool, &state);
-    let (fileset, snapshot) = ("root".to_owned(), "hourly-2026-11-23_04-00".to_owned());
-    let take = Request::SnapshotCreate { fileset: fileset.clone(), snapshot: snapshot.clone() };
-    let delete = Request::SnapshotDelete { fileset, snapshot: snapshot.clone(), uuid: None };
+    let (fileset, clone) = ("root".to_owned(), "hourly-2026-11-23_04-00".to_owned());
+    let take = Request::CloneCreate { fileset: fileset.clone(), clone: clone.clone() };
+    let delete = Request::CloneDelete { fileset, clone: clone.clone(), uuid: None };
     assert_eq!(asked(&hub, &take), Ok(Answer::Done));
     let seen = hub.found_of(0, "root");
     assert_eq!(asked(&hub, &delete), Ok(Answer::Done));
     assert_eq!(asked(&hub, &take), Ok(Answer::Done));
     let mut kept = Kept::default();
-    assert!(!hub.delete_one(0, &seen, vec![snapshot.clone()], &mut kept));
+    assert!(!hub.delete_one(0, &seen, vec![clone.clone()], &mut kept));
     let told = &kept.failed;
-    assert!(told.len() == 1 && told[0].1.contains("it is another snapshot"), "{told:?}");
-    assert_eq!(snapshots(&hub), [format!("root@{snapshot}")]);
+    assert!(told.len() == 1 && told[0].1.contains("it is another clone"), "{told:?}");
+    assert_eq!(clones(&hub), [format!("root@{clone}")]);
     let mut kept = Kept::default();
-    hub.delete_one(0, &hub.found_of(0, "root"), vec![snapshot], &mut kept);
-    assert_eq!((kept, snapshots(&hub)), (Kept::default(), vec![]));
+    hub.delete_one(0, &hub.found_of(0, "root"), vec![clone], &mut kept);
+    assert_eq!((kept, clones(&hub)), (Kept::default(), vec![]));
     pool.close().expect("memory does not fail");
     drop(std::fs::remove_dir_all(&state));
 }
 
-/// Goal: a schedule that keeps more snapshots than a fileset can have is refused, with the number;
-/// one that fits takes what is due although there are as many as there can be, for its oldest one,
-/// and nothing else goes. Method: three of the schedule's own, and the user's up to the most.
+/// Goal: a schedule that keeps more clones than a fileset can have is refused, with the number; one
+/// that fits takes what is due although there are as many as there can be, for its oldest one, and
+/// nothing else goes. Method: three of the schedule's own, and the user's up to the most.
 #[test]
 fn a_schedule_takes_what_is_due_where_there_is_no_room_for_one_more() {
     let pool = EngineBackend.open_in_memory(64 << 20).expect("there is memory");
     let state = new_directory("most");
     let hub = hub_of(&pool, &state);
     hub.read_schedules().expect("there is none");
-    let most = u32::try_from(filesets(&hub)[0].snapshots_max).expect("few");
+    let most = u32::try_from(filesets(&hub)[0].clones_max).expect("few");
     assert!(most >= 63, "{most}");
     let set = |hourly: u32, daily: u32| {
         let keep = crate::control::Counts { hourly, daily, ..Default::default() };
@@ -178,16 +177,15 @@ fn a_schedule_takes_what_is_due_where_there_is_no_room_for_one_more() {
     };
     let refused = set(most, 1).expect_err("they don't fit");
     assert!(refused.contains(&format!("root can have {most} at most")), "{refused}");
-    let take = |snapshot: String| {
-        asked(&hub, &Request::SnapshotCreate { fileset: "root".to_owned(), snapshot })
-    };
+    let take =
+        |clone: String| asked(&hub, &Request::CloneCreate { fileset: "root".to_owned(), clone });
     let own = [1, 2, 3].map(|hour| format!("hourly-2026-11-23_0{hour}-00"));
-    own.iter().for_each(|snapshot| assert_eq!(take(snapshot.clone()), Ok(Answer::Done)));
+    own.iter().for_each(|clone| assert_eq!(take(clone.clone()), Ok(Answer::Done)));
     for number in 3..most {
         assert_eq!(take(format!("mine{number}")), Ok(Answer::Done));
     }
     let refused = take("more".to_owned()).expect_err("there is no room");
-    assert!(refused.contains("delete a snapshot first"), "{refused}");
+    assert!(refused.contains("delete a clone first"), "{refused}");
     assert_eq!(set(most, 0), Ok(Answer::Done));
     let (mut kept, mut looks) = (hub.keep_schedules(NOW), 0);
     while kept.has_more && looks < 100 {
@@ -195,8 +193,8 @@ fn a_schedule_takes_what_is_due_where_there_is_no_room_for_one_more() {
         (kept, looks) = (hub.keep_schedules(NOW), looks + 1);
     }
     assert_eq!(kept, Kept::default());
-    let there = snapshots(&hub);
-    let has = |snapshot: &str| there.contains(&format!("root@{snapshot}"));
+    let there = clones(&hub);
+    let has = |clone: &str| there.contains(&format!("root@{clone}"));
     assert!(has("hourly-2026-11-23_19-00") && !has(&own[0]) && has(&own[1]) && has(&own[2]));
     assert_eq!(
         there.iter().filter(|it| it.contains("@mine")).count(),

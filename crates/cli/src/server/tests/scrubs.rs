@@ -52,9 +52,9 @@ impl OpenPool for Mirror {
     fn hold_fileset(
         &self,
         name: Option<&FilesetName>,
-        snapshot: Option<&NamePart>,
+        clone: Option<&NamePart>,
     ) -> Result<FilesetUuid, BackendError> {
-        self.pool.hold_fileset(name, snapshot)
+        self.pool.hold_fileset(name, clone)
     }
 
     fn release_fileset(&self, fileset: FilesetUuid) {
@@ -312,7 +312,7 @@ fn the_configuration_says_schedules_before_commands_do() {
     assert!(failed[0].1.contains("none, which the configuration names, is gone"), "{failed:?}");
     let taken = ["a", "root"].map(|name| format!("{name}@hourly-2026-11-23_19-00"));
     let there = || {
-        let mut there = snapshots(&hub);
+        let mut there = clones(&hub);
         there.sort();
         there
     };

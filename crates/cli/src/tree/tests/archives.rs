@@ -42,12 +42,12 @@ fn assert_told(facts: &Value, words: &[&str]) {
     }
 }
 
-/// Goal: whatever users have made of their files, what an export has written is read by a copy-in,
+/// Goal: whatever users have made of their files, what an export has written is read by an import,
 /// and what a tar has no room for is told and costs nobody else anything. Method: files with as
 /// many ranges as are read and more, with more attributes than a head takes, and with odd names of
 /// attributes; a file behind each of them.
 #[test]
-fn what_a_copy_out_writes_a_copy_in_reads() {
+fn what_an_export_writes_an_import_reads() {
     let pool = pool(96 << 20);
     let fs = pool.file_system();
     let root = Caller::root();
@@ -143,26 +143,26 @@ fn what_is_wrong_with_a_file_of_an_archive_costs_that_file() {
     pool.close().expect("memory does not fail");
 }
 
-/// Goal: what would be among the snapshots of a fileset costs itself alone. Method: an archive and
-/// a directory with the name that leads to them, at the root of a fileset and below it, where it is
-/// a name as any other.
+/// Goal: what would be among the clones of a fileset costs itself alone. Method: an archive and a
+/// directory with the name that leads to them, at the root of a fileset and below it, where it is a
+/// name as any other.
 #[test]
-fn a_name_that_leads_to_snapshots_costs_itself_alone() {
-    let place = Place::new("snapshots");
+fn a_name_that_leads_to_clones_costs_itself_alone() {
+    let place = Place::new("clones");
     let from = place.path("from");
-    fs::create_dir_all(from.join(".snapshots/d")).expect("it is new");
-    fs::write(from.join(".snapshots/a"), b"a").expect("it is new");
+    fs::create_dir_all(from.join(".clones/d")).expect("it is new");
+    fs::write(from.join(".clones/a"), b"a").expect("it is new");
     fs::write(from.join("good"), b"good").expect("it is new");
-    let mut tar = head(b".snapshots/a", b'0', b"", 0);
-    tar.extend(head(b"hard", b'1', b".snapshots/a", 0));
+    let mut tar = head(b".clones/a", b'0', b"", 0);
+    tar.extend(head(b"hard", b'1', b".clones/a", 0));
     tar.extend(head(b"good", b'0', b"", 0));
-    let words = "the snapshots of the fileset have this name";
+    let words = "the clones of the fileset have this name";
     for (path, told) in [("/", &[words, words][..]), ("/below", &[])] {
         let pool = pool(64 << 20);
         let fs = pool.file_system();
-        let take = crate::control::Request::SnapshotCreate {
+        let take = crate::control::Request::CloneCreate {
             fileset: "root".to_owned(),
-            snapshot: "a".to_owned(),
+            clone: "a".to_owned(),
         };
         pool.control(&take, crate::control::Peer::own()).expect("there is room");
         let inside = tree_of(&fs, path);
@@ -171,13 +171,13 @@ fn a_name_that_leads_to_snapshots_costs_itself_alone() {
         assert_told(&facts, told);
         let facts = copied(&host(&from), &inside, Purpose::Copy);
         assert_told(&facts, &told[..told.len().min(1)]);
-        for name in [&b"good"[..], b"hard", b".snapshots"] {
+        for name in [&b"good"[..], b"hard", b".clones"] {
             let found = super::super::Tree::find(&inside, &super::super::Tree::root(&inside), name);
             let is_there = found.is_ok_and(|found| found.is_some());
             assert_eq!(is_there, told.is_empty() || name == b"good", "{path}: {name:?}");
         }
         drop(inside);
-        assert!(PoolTree::below(&fs, fs.root(), b"/.snapshots/a", true).is_err());
+        assert!(PoolTree::below(&fs, fs.root(), b"/.clones/a", true).is_err());
         pool.close().expect("memory does not fail");
     }
 }
@@ -350,9 +350,9 @@ impl std::io::Read for Buggy {
     }
 }
 
-/// Goal: a bug that the thread which reads an archive meets ends the copy-in with words.
+/// Goal: a bug that the thread which reads an archive meets ends the import with words.
 #[test]
-fn a_bug_of_the_reader_ends_the_copy_in() {
+fn a_bug_of_the_reader_ends_the_import() {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let pool = pool(64 << 20);
@@ -367,7 +367,7 @@ fn a_bug_of_the_reader_ends_the_copy_in() {
     });
     // Who waits for ever would be there after a minute, too.
     let told = told.recv_timeout(std::time::Duration::from_secs(60));
-    let word = told.expect("the copy-in ends");
+    let word = told.expect("the import ends");
     assert!(word.as_ref().is_some_and(|word| word.contains("a bug")), "{word:?}");
 }
 

@@ -155,7 +155,7 @@ fn what_is_there_is_replaced_by_another_kind() {
     pool.close().expect("memory does not fail");
 }
 
-/// Goal: what a killed copy left goes, and nothing else. Method: names of each kind as
+/// Goal: what a killed import or export left goes, and nothing else. Method: names of each kind as
 /// a process has made them that has ended, and names that are almost so; in a pool and in a
 /// directory of the host, for directories and for archives.
 #[test]

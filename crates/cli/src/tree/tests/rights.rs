@@ -110,10 +110,10 @@ fn a_file_with_names_beyond_the_source_is_not_given_away() {
     pool.close().expect("memory does not fail");
 }
 
-/// Goal: while a copy-in runs, and after one that was cut, nobody has a right that he will not
-/// have; the next copy-in finishes. Method: an archive that breaks off in a file.
+/// Goal: while an import runs, and after one that was cut, nobody has a right that he will not
+/// have; the next import finishes. Method: an archive that breaks off in a file.
 #[test]
-fn what_a_copy_in_has_not_finished_is_its_owners_alone() {
+fn what_an_import_has_not_finished_is_its_owners_alone() {
     let pool = pool(64 << 20);
     let fs = pool.file_system();
     let inside = tree_of(&fs, "/");
@@ -197,7 +197,7 @@ fn attributes_cost_no_content() {
 /// Goal: attributes for which a file has no room are told, and cost neither content, nor rights,
 /// nor what follows in the archive.
 #[test]
-fn attributes_without_room_are_told_and_the_copy_goes_on() {
+fn attributes_without_room_are_told_and_the_import_goes_on() {
     let pool = pool(64 << 20);
     let fs = pool.file_system();
     let inside = tree_of(&fs, "/");

@@ -1,6 +1,6 @@
 //! Archives of every form, against what GNU tar makes of them.
 //!
-//! Each is copied into a pool and extracted by GNU tar into a directory; then the two are held
+//! Each is imported into a pool and extracted by GNU tar into a directory; then the two are held
 //! against each other, both ways: content, kinds, modes, owners, times, links, extended attributes
 //! and access lists. Where the tests are not run as root, owners are those of who runs them.
 
@@ -314,7 +314,7 @@ fn differences(facts: &Value) -> Vec<String> {
     words.filter(|words| !is_implied(words)).collect()
 }
 
-/// Goal: an archive of any form is copied in as GNU tar extracts it.
+/// Goal: an archive of any form is imported as GNU tar extracts it.
 #[test]
 fn archives_come_as_gnu_tar_extracts_them() {
     if !has_gnu_tar() {

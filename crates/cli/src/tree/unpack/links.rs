@@ -83,9 +83,9 @@ impl<T: Tree> Reading<'_, '_, T> {
                 job.leave_out(&entry.path, "what it is a link to is left out");
                 return Ok(());
             }
-            Some(Absence::Failed) => return Err(wrong("it was not copied")),
+            Some(Absence::Failed) => return Err(wrong("it was not imported")),
             Some(Absence::Unknown) => {
-                return Err(wrong("it may be one of the many files that were not copied"));
+                return Err(wrong("it may be one of the many files that were not imported"));
             }
         }
         let Some((last, above)) = names.split_last() else {

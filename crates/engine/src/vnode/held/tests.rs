@@ -1,4 +1,4 @@
-//! Moves of blocks that snapshots hold.
+//! Moves of blocks that clones hold.
 
 use format::fileset::{FilesetName, NamePart};
 use format::summary::SummaryKind;
@@ -58,9 +58,9 @@ fn overwrite(pool: &Pool, ino: Ino, is_written: fn(u64) -> bool) {
     pool.sync().expect("nothing fails");
 }
 
-/// Takes a snapshot of the fileset; returns its slot.
-fn take(pool: &Pool, snapshot: &str) -> u32 {
-    let taken = pool.create_snapshot(&root(), &part(snapshot), [1; 16]);
+/// Takes a clone of the fileset; returns its slot.
+fn take(pool: &Pool, clone: &str) -> u32 {
+    let taken = pool.create_clone(&root(), &part(clone), [1; 16]);
     taken.expect("there is room").slot
 }
 
@@ -103,8 +103,8 @@ fn moved(
 }
 
 /// Goal: a block of which a part is free is moved for those who hold the rest (MV5). Method: a
-/// snapshot holds whole blocks, its fileset and a later snapshot all but a quarter; the first
-/// snapshot is freed.
+/// clone holds whole blocks, its fileset and a later clone all but a quarter; the first clone
+/// is freed.
 #[test]
 fn a_block_of_which_nobody_holds_a_part_any_more_is_moved() {
     let (pool, ino) = new_pool();
@@ -112,7 +112,7 @@ fn a_block_of_which_nobody_holds_a_part_any_more_is_moved() {
     take(&pool, "a");
     overwrite(&pool, ino, is_written);
     take(&pool, "b");
-    pool.delete_snapshot(&root(), &part("a")).expect("nobody holds it");
+    pool.delete_clone(&root(), &part("a")).expect("nobody holds it");
     while pool.is_freeing().expect("the table can be read") {
         pool.tick().expect("nothing fails");
     }
@@ -122,13 +122,13 @@ fn a_block_of_which_nobody_holds_a_part_any_more_is_moved() {
     // A segment that is still being written to is not emptied.
     let moved = moved(pool.core(), ino, &before, is_written);
     assert!(moved > before.len() * 9 / 10, "{moved} of {}", before.len());
-    let snapshot = pool.hold_snapshot(&root(), &part("b")).expect("it is there");
+    let clone = pool.hold_clone(&root(), &part("b")).expect("it is there");
     assert_content(&pool, pool.root(), is_written);
-    assert_content(&pool, pool.root_of(snapshot).expect("it is held"), is_written);
+    assert_content(&pool, pool.root_of(clone).expect("it is held"), is_written);
 }
 
 /// Goal: what was copied is not put in the place of another block that lies by now where it lay.
-/// Method: blocks of a snapshot are copied, the snapshot is deleted and freed, and what the fileset
+/// Method: blocks of a clone are copied, the clone is deleted and freed, and what the fileset
 /// has of the same ranges passes for what was opened there since.
 #[test]
 fn a_place_that_was_used_again_since_a_copy_is_left_alone() {
@@ -169,8 +169,8 @@ fn a_place_that_was_used_again_since_a_copy_is_left_alone() {
         };
         core.copy_held(&content, &[entry], &mut moves).expect("it is whole");
     }
-    assert_eq!(moves.waiting.len(), old.len(), "the snapshot has all");
-    pool.delete_snapshot(&root(), &part("a")).expect("nobody holds it");
+    assert_eq!(moves.waiting.len(), old.len(), "the clone has all");
+    pool.delete_clone(&root(), &part("a")).expect("nobody holds it");
     while pool.is_freeing().expect("the table can be read") {
         pool.tick().expect("nothing fails");
     }
@@ -184,9 +184,9 @@ fn a_place_that_was_used_again_since_a_copy_is_left_alone() {
     assert_content(&pool, pool.root(), |_| true);
 }
 
-/// Goal: pointers of a deleted snapshot that its walk has left behind are none (MV2). Method: the
-/// snapshot holds whole blocks, its fileset and a later snapshot a quarter of each; the rest is
-/// freed in steps, and segments are emptied after the first.
+/// Goal: pointers of a deleted clone that its walk has left behind are none (MV2). Method: the
+/// clone holds whole blocks, its fileset and a later clone a quarter of each; the rest is freed
+/// in steps, and segments are emptied after the first.
 #[test]
 fn a_block_is_moved_whatever_a_walk_has_left_behind() {
     let (pool, ino) = new_pool();
@@ -195,7 +195,7 @@ fn a_block_is_moved_whatever_a_walk_has_left_behind() {
     let slot = take(&pool, "a");
     overwrite(&pool, ino, is_written);
     take(&pool, "b");
-    pool.delete_snapshot(&root(), &part("a")).expect("nobody holds it");
+    pool.delete_clone(&root(), &part("a")).expect("nobody holds it");
     let free_some = || core.filesets.table.free_some(&core.store, slot).expect("it is whole");
     assert_eq!(free_some(), Progress::More, "one step is too few");
     pool.checkpoint().expect("nothing fails");
@@ -208,9 +208,9 @@ fn a_block_is_moved_whatever_a_walk_has_left_behind() {
     while pool.is_freeing().expect("the table can be read") {
         pool.tick().expect("nothing fails");
     }
-    let snapshot = pool.hold_snapshot(&root(), &part("b")).expect("it is there");
+    let clone = pool.hold_clone(&root(), &part("b")).expect("it is there");
     assert_content(&pool, pool.root(), is_written);
-    assert_content(&pool, pool.root_of(snapshot).expect("it is held"), is_written);
+    assert_content(&pool, pool.root_of(clone).expect("it is held"), is_written);
 }
 
 /// Goal: a block is moved whatever lies behind it. Method: files whose block ends before its
@@ -264,15 +264,15 @@ fn a_block_is_moved_beside_another_of_its_range() {
     pool.close().expect("nothing fails");
 }
 
-/// Goal: nobody loads a file of a snapshot that is being freed (PO1). Method: the snapshot is put
-/// out of use between the look at who is of the family and the moment from which on nobody is.
+/// Goal: nobody loads a file of a clone that is being freed (PO1). Method: the clone is put out
+/// of use between the look at who is of the family and the moment from which on nobody is.
 #[test]
-fn who_moves_blocks_loads_no_file_of_a_snapshot_that_was_just_deleted() {
+fn who_moves_blocks_loads_no_file_of_a_clone_that_was_just_deleted() {
     let (pool, _) = new_pool();
     let core = pool.core();
-    let slots = ["a", "b"].map(|snapshot| {
-        let slot = take(&pool, snapshot);
-        let held = pool.hold_snapshot(&root(), &part(snapshot)).expect("it is there");
+    let slots = ["a", "b"].map(|clone| {
+        let slot = take(&pool, clone);
+        let held = pool.hold_clone(&root(), &part(clone)).expect("it is there");
         pool.release_fileset(held);
         slot
     });
@@ -286,6 +286,6 @@ fn who_moves_blocks_loads_no_file_of_a_snapshot_that_was_just_deleted() {
     };
     let main = core.filesets.main_slot();
     assert_eq!(opened(), [main, slots[0], slots[1]]);
-    pool.delete_snapshot(&root(), &part("a")).expect("nobody holds it");
+    pool.delete_clone(&root(), &part("a")).expect("nobody holds it");
     assert_eq!(opened(), [main, slots[1]]);
 }

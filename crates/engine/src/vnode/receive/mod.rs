@@ -53,8 +53,8 @@ const BYTES_KEPT: u64 = 256 << 20;
 pub struct Received {
     /// What the stream had.
     pub totals: Totals,
-    /// The snapshot that has it now, beside the fileset.
-    pub snapshot: NamePart,
+    /// The clone that has it now, beside the fileset.
+    pub clone: NamePart,
 }
 
 /// Why nothing was received, and how to go on.
@@ -161,7 +161,7 @@ impl Core {
                 receiving.verify(&random)?;
             }
             receiving.show(&random)?;
-            Ok(Received { totals, snapshot: receiving.begin.to_name.clone() })
+            Ok(Received { totals, clone: receiving.begin.to_name.clone() })
         });
         let error = match done {
             Ok(received) => return Ok(received),
@@ -233,8 +233,8 @@ impl Core {
                     }
                 }
                 (Record::End(totals), None) => {
-                    let snapshot = begin.to_name.clone();
-                    return Ok(Received { totals: *totals, snapshot });
+                    let clone = begin.to_name.clone();
+                    return Ok(Received { totals: *totals, clone });
                 }
                 _ => return Err(senseless("a record stands where it can't be").into()),
             }

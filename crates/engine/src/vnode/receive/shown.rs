@@ -1,4 +1,4 @@
-//! What was received is shown: one transaction makes it the fileset, and takes the snapshot of it.
+//! What was received is shown: one transaction makes it the fileset, and takes the clone of it.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use format::ids::{Epoch, FilesetId};
 use runtime::planted::{self, Planted};
 
 use super::super::Fileset;
-use super::super::snapshot::Still;
+use super::super::clone::Still;
 use super::target::Base;
 use super::{Arrival, Done, Receiving};
 use crate::error::{FsError, FsResult};
@@ -29,8 +29,8 @@ impl Receiving<'_> {
         core.emptier.wait();
         core.sync_all()?;
         for _ in 0..TRIES {
-            // LOCK: both at once, by rising slot: whoever counts what the snapshot holds alone
-            // closes the gates of both, too.
+            // LOCK: both at once, by rising slot: whoever counts what the clone holds alone closes
+            // the gates of both, too.
             let there = self.opened_there()?;
             let is_planted = planted::is(Planted::ShowWaitsWithLog);
             let held = [Some(self.files.fileset), there.filter(|_| !is_planted)];
@@ -73,7 +73,7 @@ impl Receiving<'_> {
         (base, there): (&Base, Option<&Fileset>),
     ) -> Done<Option<u64>> {
         let (core, slot) = (self.core, base.fileset.slot);
-        let reserved = reserved_of(&core.store, &base.snapshot)?;
+        let reserved = reserved_of(&core.store, &base.clone)?;
         let Some(_unopened) = core.filesets.keep_unopened() else { return Ok(None) };
         let opened = core.filesets.by_slot_current(slot);
         if opened.map(std::ptr::from_ref) != there.map(std::ptr::from_ref) {
@@ -108,7 +108,7 @@ impl Receiving<'_> {
             }
         }
         let class = shown?;
-        // Its slot is free now, and all that it had is the fileset's and the snapshot's.
+        // Its slot is free now, and all that it had is the fileset's and the clone's.
         self.files.fileset.anodes.end();
         core.filesets.forget(self.files.fileset);
         core.table.remove_all_of(self.files.fileset.anodes.slot);
@@ -124,15 +124,15 @@ impl Receiving<'_> {
         (entry.is_read_only, entry.quota_bytes) = (end.is_read_only, end.quota_bytes);
     }
 
-    /// Returns the entry of the snapshot.
-    fn snapshot_entry(&self, of: &Entry, slot: u32, fileset: u32, random: &[u8; 32]) -> Entry {
-        let mut snapshot = Entry { slot, state: FilesetState::Snapshot, ..of.clone() };
+    /// Returns the entry of the clone.
+    fn clone_entry(&self, of: &Entry, slot: u32, fileset: u32, random: &[u8; 32]) -> Entry {
+        let mut clone = Entry { slot, state: FilesetState::Clone, ..of.clone() };
         // Limits of what never changes would say nothing.
-        (snapshot.quota_bytes, snapshot.reservation_bytes) = (0, 0);
-        (snapshot.above, snapshot.name) = (Some(fileset), self.begin.to_name.clone());
-        snapshot.uuid.copy_from_slice(&random[16..]);
-        (snapshot.origin, snapshot.moving) = (self.begin.to, None);
-        snapshot
+        (clone.quota_bytes, clone.reservation_bytes) = (0, 0);
+        (clone.above, clone.name) = (Some(fileset), self.begin.to_name.clone());
+        clone.uuid.copy_from_slice(&random[16..]);
+        (clone.origin, clone.moving) = (self.begin.to, None);
+        clone
     }
 
     /// The receiving fileset becomes the fileset. Returns the transaction's class.
@@ -145,9 +145,9 @@ impl Receiving<'_> {
         let taken = index.take_slot(&core.store, &mut change)?;
         let mut guard = self.files.fileset.anodes.lock();
         let (epoch, received) = (change.epoch(), guard.entry());
-        let mut snapshot = self.snapshot_entry(&received, taken.slot, received.slot, random);
-        snapshot.id = FilesetId(epoch.0);
-        index.write_entry(&core.store, &mut change, &snapshot, Some(&taken))?;
+        let mut clone = self.clone_entry(&received, taken.slot, received.slot, random);
+        clone.id = FilesetId(epoch.0);
+        index.write_entry(&core.store, &mut change, &clone, Some(&taken))?;
         let entry = guard.change_entry(&mut change, |entry| {
             entry.state = FilesetState::Writable;
             (entry.parent, entry.shared_epoch) = (Some(taken.slot), epoch);
@@ -162,7 +162,7 @@ impl Receiving<'_> {
         let applied = change.end();
         guard.settle(applied.lsn);
         still.share(epoch);
-        index.note_new(&snapshot, taken);
+        index.note_new(&clone, taken);
         index.note(&entry);
         Ok(applied.class)
     }
@@ -185,8 +185,8 @@ impl Receiving<'_> {
         let taken = index.take_slot(store, &mut change)?;
         let received = self.files.fileset.anodes.lock().entry();
         let (epoch, slot) = (change.epoch(), before.slot);
-        let mut snapshot = self.snapshot_entry(&received, taken.slot, slot, random);
-        snapshot.id = FilesetId(epoch.0);
+        let mut clone = self.clone_entry(&received, taken.slot, slot, random);
+        clone.id = FilesetId(epoch.0);
         let mut entry = before.clone();
         entry.set_table_anode(&received.table_anode());
         (entry.anodes_used, entry.anodes_end) = (received.anodes_used, received.anodes_end);
@@ -194,7 +194,7 @@ impl Receiving<'_> {
         entry.generation_base = received.generation_base;
         (entry.parent, entry.shared_epoch) = (Some(taken.slot), epoch);
         self.arrive_as(&mut entry);
-        index.write_entry(store, &mut change, &snapshot, Some(&taken))?;
+        index.write_entry(store, &mut change, &clone, Some(&taken))?;
         // With its counts.
         index.write_entry(store, &mut change, &entry, Some(&taken))?;
         if !planted::is(Planted::PartialKept) {
@@ -215,7 +215,7 @@ impl Receiving<'_> {
             index.node(slot).map_or(0, |node| node.kept(store.geometry().fragment_shift))
         };
         let kept = kept.unwrap_or_else(|| kept_of(&index));
-        index.note_new(&snapshot, taken);
+        index.note_new(&clone, taken);
         index.note(&entry);
         index.note_cleared(received.slot);
         store.alloc.kept.change(kept, kept_of(&index));

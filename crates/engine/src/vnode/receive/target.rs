@@ -6,8 +6,8 @@ use format::placement::Placement;
 use format::stream::Begin;
 use runtime::planted::{self, Planted};
 
-use super::super::clone::take_on;
 use super::super::filesets::{check_live, key_of, place_of_name};
+use super::super::fork::take_on;
 use super::super::send::identity_of;
 use super::super::{Core, Files, Fileset};
 use super::{Arrival, Done, Receiving};
@@ -34,9 +34,9 @@ pub(super) struct Target {
     pub(super) base: Option<Base>,
 }
 
-/// The snapshot that a stream begins from, and the fileset that it is of.
+/// The clone that a stream begins from, and the fileset that it is of.
 pub(super) struct Base {
-    pub(super) snapshot: Entry,
+    pub(super) clone: Entry,
     pub(super) fileset: Entry,
 }
 
@@ -73,7 +73,7 @@ impl Core {
             return Ok(Target { partial, base });
         };
         let entry = index.read_entry(&self.store, slot)?;
-        let parent = base.as_ref().map(|base| base.snapshot.slot);
+        let parent = base.as_ref().map(|base| base.clone.slot);
         let advice = format!("`holdfast receive --abort` gives up what came to {shown}");
         let is_of_move = entry.moving == arrival.map(Arrival::moving);
         if entry.origin != begin.to || entry.parent != parent || !is_of_move {
@@ -107,7 +107,7 @@ impl Core {
         };
         let base = self.base_of_stream(&index, path, begin, None)?;
         let entry = index.read_entry(&self.store, slot)?;
-        let is_same = entry.origin == begin.to && entry.parent == base.map(|it| it.snapshot.slot);
+        let is_same = entry.origin == begin.to && entry.parent == base.map(|it| it.clone.slot);
         Ok(!is_same && entry.moving.is_none() && begin.resume == (0, 0))
     }
 
@@ -124,7 +124,7 @@ impl Core {
             return match found {
                 Some(_) => Err(refused(format!(
                     "there is a fileset {shown} already: receive into a new one, or send what \
-                     changed since a snapshot that both have (--from)"
+                     changed since a clone that both have (--from)"
                 ))),
                 None => Ok(None),
             };
@@ -146,45 +146,42 @@ impl Core {
             None => None,
         };
         // One that is being freed is compared with what is below it.
-        let is_it = |snapshot: &Entry| {
-            identity_of(snapshot) == begin.from && snapshot.state == FilesetState::Snapshot
-        };
-        let Some(snapshot) = newest.clone().filter(|it| is_it(it)) else {
+        let is_it =
+            |clone: &Entry| identity_of(clone) == begin.from && clone.state == FilesetState::Clone;
+        let Some(clone) = newest.clone().filter(|it| is_it(it)) else {
             let newest = newest.map_or_else(
-                || "it has no snapshot".to_owned(),
-                |snapshot| {
-                    format!("the newest snapshot of {shown} is {}, another", snapshot.name.as_str())
-                },
+                || "it has no clone".to_owned(),
+                |clone| format!("the newest clone of {shown} is {}, another", clone.name.as_str()),
             );
             return Err(refused(format!(
-                "the stream begins from a snapshot {}, and {newest}",
+                "the stream begins from a clone {}, and {newest}",
                 from.as_str()
             )));
         };
-        let is_changed = snapshot.table_anode() != fileset.table_anode();
+        let is_changed = clone.table_anode() != fileset.table_anode();
         if is_changed {
-            let name = snapshot.name.as_str();
+            let name = clone.name.as_str();
             return Err(refused(format!(
-                "{shown} has changed since its snapshot {name}: it must be what it was then; keep \
+                "{shown} has changed since its clone {name}: it must be what it was then; keep \
                  what changed elsewhere, and keep the fileset read-only (`holdfast fileset set`)"
             )));
         }
-        // A move sends each snapshot once.
-        for known in index.snapshots_of(slot).filter(|_| arrival.is_none()) {
+        // A move sends each clone once.
+        for known in index.clones_of(slot).filter(|_| arrival.is_none()) {
             let known = index.read_entry(&self.store, known.slot)?;
             if identity_of(&known) == begin.to {
                 return Err(refused(format!(
-                    "{shown} has what the stream brings already, as its snapshot {}: `holdfast \
+                    "{shown} has what the stream brings already, as its clone {}: `holdfast \
                      fileset restore` goes back to that",
                     known.name.as_str()
                 )));
             }
         }
-        if index.snapshot_of(slot, &begin.to_name).is_some() {
+        if index.clone_of(slot, &begin.to_name).is_some() {
             let name = format!("{shown}@{}", begin.to_name.as_str());
             return Err(FsError::FilesetExists { name }.into());
         }
-        Ok(Some(Base { snapshot, fileset }))
+        Ok(Some(Base { clone, fileset }))
     }
 
     /// Returns who receives a stream: the fileset that has some of it already, or a new one.
@@ -266,13 +263,13 @@ impl Core {
         (base, own): (Option<Base>, u64),
         random: [u8; 32],
     ) -> FsResult<u32> {
-        // What the files of the snapshot reserve, whoever is written to has once more.
+        // What the files of the clone reserve, whoever is written to has once more.
         let reserved = match &base {
             Some(base) => {
                 // Pinned, so that nobody moves a page that it is about to look at.
                 let mut index = self.filesets.table.lock(&self.store)?;
-                let is_there = index.node(base.snapshot.slot).is_some_and(Node::is_snapshot);
-                let pinned = is_there.then(|| self.pin_slot(&mut index, base.snapshot.slot));
+                let is_there = index.node(base.clone.slot).is_some_and(Node::is_clone);
+                let pinned = is_there.then(|| self.pin_slot(&mut index, base.clone.slot));
                 drop(index);
                 reserved_of(&self.store, &pinned.ok_or(FsError::TryLater)??.entry)?
             }
@@ -291,8 +288,8 @@ impl Core {
         }
         if let Some(base) = &base {
             check_live(&index, base.fileset.slot)?;
-            let is_there = |node: &Node| node.is_snapshot() && node.id == base.snapshot.id;
-            if !index.node(base.snapshot.slot).is_some_and(is_there) {
+            let is_there = |node: &Node| node.is_clone() && node.id == base.clone.id;
+            if !index.node(base.clone.slot).is_some_and(is_there) {
                 return Err(FsError::TryLater);
             }
             self.check_family_room(&index, base.fileset.family, 0)?;
@@ -301,8 +298,8 @@ impl Core {
         let begins_from = match &base {
             Some(base) => {
                 let now = index.read_entry(&self.store, base.fileset.slot)?;
-                let snapshot = index.read_entry(&self.store, base.snapshot.slot)?;
-                if now.table_anode() != snapshot.table_anode() {
+                let clone = index.read_entry(&self.store, base.clone.slot)?;
+                if now.table_anode() != clone.table_anode() {
                     return Err(FsError::TryLater);
                 }
                 Some(now)
@@ -322,8 +319,7 @@ impl Core {
         // It keeps to the quota of the fileset, and draws on its reservation, which stays there.
         entry.reservation_bytes = 0;
         if let Some(base) = &base {
-            (entry.parent, entry.shared_epoch) =
-                (Some(base.snapshot.slot), Epoch(base.snapshot.id.0));
+            (entry.parent, entry.shared_epoch) = (Some(base.clone.slot), Epoch(base.clone.id.0));
         }
         entry.origin = begin.to;
         entry.generation_base = entry.generation_base.max(begin.generation_max);
@@ -422,7 +418,7 @@ mod tests {
     fn what_came_of_a_stream_is_given_up_once() {
         let (pool, _) = pool_with_one();
         let name = |text: &str| text.parse::<FilesetName>().expect("it is a name");
-        pool.create_snapshot(&name("root"), &part("c"), [2; 16]).expect("there is room");
+        pool.create_clone(&name("root"), &part("c"), [2; 16]).expect("there is room");
         let (mut stream, mut tell) = (Vec::new(), |_, _| ());
         let from = (&name("root"), &part("c"));
         pool.send(from, None, None, &mut stream, &mut tell).expect("it can be read");

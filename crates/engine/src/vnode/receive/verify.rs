@@ -94,7 +94,7 @@ impl Receiving<'_> {
         self.core.sync_all()?;
         let after = NodeView::whole(&self.files.fileset.anodes.lock().entry());
         let target = self.core.check_target(&self.target, &self.begin, self.arrival)?;
-        let before = target.base.map(|base| NodeView::of(&base.snapshot));
+        let before = target.base.map(|base| NodeView::of(&base.clone));
         let mut look = Look {
             receiving: self,
             before,

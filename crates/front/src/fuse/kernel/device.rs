@@ -75,16 +75,16 @@ impl Device {
     /// Returns one more descriptor of this connection. Each has a queue of its own for what was
     /// read and not yet answered, so that threads do not contend for one.
     pub(super) fn cloned(&self) -> io::Result<Device> {
-        let snapshot = Device::open()?;
-        // The kernel reads the number of the descriptor to snapshot.
+        let clone = Device::open()?;
+        // The kernel reads the number of the descriptor to clone.
         let number: RawFd = self.0.as_raw_fd();
         // SAFETY: FUSE_DEV_IOC_CLONE reads 4 bytes at the pointer it gets, which `Setter` makes
         // point to `number`; it writes nothing.
         unsafe {
             type Clone = Setter<{ opcode::read::<u32>(IOCTL_CLONE.0, IOCTL_CLONE.1) }, RawFd>;
-            ioctl(&snapshot.0, Clone::new(number))?;
+            ioctl(&clone.0, Clone::new(number))?;
         }
-        Ok(snapshot)
+        Ok(clone)
     }
 
     /// Whether the kernel has ended the connection: fuse_dev_poll() says so by an error.

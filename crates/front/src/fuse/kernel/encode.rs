@@ -230,10 +230,10 @@ fn opened(told: Manner, is_direct: bool) -> OpenOut {
 }
 
 /// For how long the kernel may take a name to lead where it does. Directories of which anything
-/// may change behind its back are those of snapshots.
+/// may change behind its back are those of clones.
 fn time_of_entry(node: &Node, told: Manner) -> Duration {
-    let is_of_snapshots = node.attr.kind == FileKind::Directory && node.attr.blocks_may_change;
-    if is_of_snapshots { Duration::ZERO } else { told.times.known }
+    let is_of_clones = node.attr.kind == FileKind::Directory && node.attr.blocks_may_change;
+    if is_of_clones { Duration::ZERO } else { told.times.known }
 }
 
 /// Node id 0: there is no such name, and the kernel may remember it for a while.

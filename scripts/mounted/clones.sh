@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# A part of /usr as a fileset, with hourly snapshots (the hours are seconds here) while it changes as a package manager changes
-# it: files replaced by rename, some removed, some made, links and modes. One snapshot of an hour is taken when nothing changes and
+# A part of /usr as a fileset, with hourly clones (the hours are seconds here) while it changes as a package manager changes
+# it: files replaced by rename, some removed, some made, links and modes. One clone of an hour is taken when nothing changes and
 # compared with what rsync copied then, one in the midst of the changes. `holdfast diff` of any two neighbours is held against
 # what rsync says of the two, and the fileset is restored.
 #
-#   SNAPSHOTS_SOURCE  [/usr/bin; full: /usr]     SNAPSHOTS_HOURS  [3; full: 24]     SNAPSHOTS_CHANGES  of an hour [120; full: 3,000]
+#   CLONES_SOURCE  [/usr/bin; full: /usr]     CLONES_HOURS  [3; full: 24]     CLONES_CHANGES  of an hour [120; full: 3,000]
 . "$(dirname "$0")/lib.sh"
-NAME=snapshots
+NAME=clones
 need rsync python3
-begin_members snapshots
-SOURCE=${SNAPSHOTS_SOURCE:-$(by_scale /usr/bin /usr)}
-HOURS=${SNAPSHOTS_HOURS:-$(by_scale 3 24)}
-CHANGES=${SNAPSHOTS_CHANGES:-$(by_scale 120 3000)}
+begin_members clones
+SOURCE=${CLONES_SOURCE:-$(by_scale /usr/bin /usr)}
+HOURS=${CLONES_HOURS:-$(by_scale 3 24)}
+CHANGES=${CLONES_CHANGES:-$(by_scale 120 3000)}
 FLAGS=-aH
 
 "$HOLDFAST" create "$POOL" --size "$POOL_SIZE" >/dev/null
@@ -70,7 +70,7 @@ by_rsync() {
         | sed 's/ -> .*//; s/ => .*//; s,/$,,; s,^\./*$,,' | grep -v '^$' | LC_ALL=C sort -u
 }
 
-# The same, of what `holdfast diff` tells of two snapshots. A directory that is only modified has other names in
+# The same, of what `holdfast diff` tells of two clones. A directory that is only modified has other names in
 # it, which are told. A file with several names is told once.
 by_diff() {
     "$HOLDFAST" diff "$POOL:usr@$1" "$POOL:usr@$2" --json | python3 -c '
@@ -93,7 +93,7 @@ for line in sys.stdin:
         told.update(names.get(os.lstat(there).st_ino, []))
     if fact.get("from"):
         told.add(fact["from"].strip("/"))
-print("\n".join(sorted(it for it in told if it)))' "$MOUNT/.snapshots/$1" "$MOUNT/.snapshots/$2" | LC_ALL=C sort -u | grep -v '^$'
+print("\n".join(sorted(it for it in told if it)))' "$MOUNT/.clones/$1" "$MOUNT/.clones/$2" | LC_ALL=C sort -u | grep -v '^$'
 }
 
 copied() { rsync "$FLAGS" "$MOUNT/" "$WORK/copy-$1/"; }
@@ -102,31 +102,31 @@ is_same() {
     [ ! -s "$WORK/differences" ] || { head -20 "$WORK/differences" >&2; fail "$3"; }
 }
 
-took=0 snapshots=()
+took=0 clones=()
 take() {
     local begun=${EPOCHREALTIME/./}
-    "$HOLDFAST" snapshot create "$POOL:usr@$1" >/dev/null || fail "the snapshot $1 is not taken"
+    "$HOLDFAST" clone create "$POOL:usr@$1" >/dev/null || fail "the clone $1 is not taken"
     took=$((took + ${EPOCHREALTIME/./} - begun))
-    snapshots+=("$1")
+    clones+=("$1")
 }
 for ((hour = 0; hour <= HOURS; hour++)); do
     copied "h$hour"
     take "h$hour"
-    # The next hour begins while the snapshot is compared: nothing of it may be in the snapshot.
+    # The next hour begins while the clone is compared: nothing of it may be in the clone.
     change "$hour" & changing=$!
-    is_same "$WORK/copy-h$hour" "$MOUNT/.snapshots/h$hour" "the snapshot h$hour is not what was copied before it"
+    is_same "$WORK/copy-h$hour" "$MOUNT/.clones/h$hour" "the clone h$hour is not what was copied before it"
     wait "$changing" || fail "the changes beside the comparison"
     change "9$hour" & changing=$!
     sleep 0.05
     take "m$hour"
-    wait "$changing" || fail "the changes beside a snapshot"
+    wait "$changing" || fail "the changes beside a clone"
 done
-say "${#snapshots[@]} snapshots, $((took / ${#snapshots[@]} / 1000)) ms a command; each is what was copied before it"
+say "${#clones[@]} clones, $((took / ${#clones[@]} / 1000)) ms a command; each is what was copied before it"
 
 told=0
-for ((at = 1; at < ${#snapshots[@]}; at++)); do
-    before=${snapshots[at - 1]} after=${snapshots[at]}
-    by_rsync "$MOUNT/.snapshots/$after" "$MOUNT/.snapshots/$before" >"$WORK/rsync"
+for ((at = 1; at < ${#clones[@]}; at++)); do
+    before=${clones[at - 1]} after=${clones[at]}
+    by_rsync "$MOUNT/.clones/$after" "$MOUNT/.clones/$before" >"$WORK/rsync"
     by_diff "$before" "$after" >"$WORK/diff"
     diff "$WORK/rsync" "$WORK/diff" >"$WORK/differences" \
         || { head -20 "$WORK/differences" >&2; fail "from $before to $after rsync (<) and diff (>) tell otherwise"; }
@@ -139,14 +139,14 @@ umount "$MOUNT"
 "$HOLDFAST" fileset restore "$POOL:usr@h1" >/dev/null 2>"$WORK/refused" \
     || fail "it is not restored: $(cat "$WORK/refused")"
 timeout 120 "$HOLDFAST" mount "$POOL:usr" "$MOUNT" --daemon >/dev/null || fail "the fileset cannot be mounted again"
-is_same "$WORK/copy-h1" "$MOUNT" "what was restored is not the snapshot h1"
+is_same "$WORK/copy-h1" "$MOUNT" "what was restored is not the clone h1"
 change 777
-is_same "$WORK/copy-h1" "$MOUNT/.snapshots/h1" "the snapshot h1 has changed with the fileset"
+is_same "$WORK/copy-h1" "$MOUNT/.clones/h1" "the clone h1 has changed with the fileset"
 umount "$MOUNT"
 # The youngest first: those behind h1 are of the line that was restored away.
-for ((at = ${#snapshots[@]} - 1; at > 1; at--)); do
-    [ "${snapshots[at]}" = h1 ] && break
-    "$HOLDFAST" snapshot delete "$POOL:usr@${snapshots[at]}" --wait >/dev/null 2>&1 || fail "the snapshot ${snapshots[at]} stays"
+for ((at = ${#clones[@]} - 1; at > 1; at--)); do
+    [ "${clones[at]}" = h1 ] && break
+    "$HOLDFAST" clone delete "$POOL:usr@${clones[at]}" --wait >/dev/null 2>&1 || fail "the clone ${clones[at]} stays"
 done
 check_pool
-say "PASSED: restored, the later snapshots deleted, the check is clean"
+say "PASSED: restored, the later clones deleted, the check is clean"

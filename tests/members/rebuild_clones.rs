@@ -1,4 +1,4 @@
-//! A rebuild of a pool with fifty snapshots: what only they hold is made anew too, once, whoever
+//! A rebuild of a pool with fifty clones: what only they hold is made anew too, once, whoever
 //! shares it.
 
 use engine::vnode::api::{Caller, FileSystem};
@@ -9,57 +9,56 @@ use storage::device::{Purpose, RequestKind};
 
 use super::raid5::{MEMBER_BYTES, all_but, content, new_raid5};
 use super::rebuild::{begin, finish, open, states};
-use super::removal::take_snapshot;
+use super::removal::take_clone;
 use super::{devices_of, get, put, reopened};
 
-const SNAPSHOTS: u8 = 50;
+const CLONES: u8 = 50;
 const FILES: u8 = 6;
 const FILE_BYTES: usize = 50_000;
 
-/// Returns the version that a snapshot has of a file: each snapshot is taken after one file was
-/// written.
-fn version_in(snapshot: u8, file: u8) -> u8 {
-    let rounds = snapshot / FILES;
-    if snapshot % FILES >= file { rounds + 1 } else { rounds }
+/// Returns the version that a clone has of a file: each clone is taken after one file was written.
+fn version_in(clone: u8, file: u8) -> u8 {
+    let rounds = clone / FILES;
+    if clone % FILES >= file { rounds + 1 } else { rounds }
 }
 
 fn judge(pool: &Pool, what: &str) {
     let caller = Caller::root();
-    let snapshots = pool.lookup(&caller, pool.root(), b".snapshots").expect("it is always there");
-    for snapshot in 0..SNAPSHOTS {
-        let name = format!("c{snapshot}");
-        let root = pool.lookup(&caller, snapshots.ino, name.as_bytes()).expect("it was taken");
+    let clones = pool.lookup(&caller, pool.root(), b".clones").expect("it is always there");
+    for clone in 0..CLONES {
+        let name = format!("c{clone}");
+        let root = pool.lookup(&caller, clones.ino, name.as_bytes()).expect("it was taken");
         for file in 0..FILES {
             let name = format!("file{file}");
-            let expected = content(version_in(snapshot, file), FILE_BYTES);
+            let expected = content(version_in(clone, file), FILE_BYTES);
             let found = pool.lookup(&caller, root.ino, name.as_bytes());
             let Ok(attr) = found else {
-                assert_eq!(version_in(snapshot, file), 0, "{what}: c{snapshot} lacks {name}");
+                assert_eq!(version_in(clone, file), 0, "{what}: c{clone} lacks {name}");
                 continue;
             };
             let mut bytes = Vec::new();
             pool.read(&caller, attr.ino, 0, FILE_BYTES, &mut bytes).expect("it can be read");
-            assert!(bytes == expected, "{what}: {name} of c{snapshot} is another");
+            assert!(bytes == expected, "{what}: {name} of c{clone} is another");
         }
     }
 }
 
-/// Goal: all fifty snapshots are whole when any other member is lost after a rebuild; the rebuild
+/// Goal: all fifty clones are whole when any other member is lost after a rebuild; the rebuild
 /// reads and writes segments in use alone, each once. Method: one file is written over before each
-/// snapshot, so that each holds blocks that no other has and shares the rest.
+/// clone, so that each holds blocks that no other has and shares the rest.
 #[test]
-fn a_rebuild_makes_what_fifty_snapshots_hold_and_each_segment_once() {
+fn a_rebuild_makes_what_fifty_clones_hold_and_each_segment_once() {
     let (count, slot) = (4, 2);
     let devices = new_raid5(count);
     let mut images: Vec<Image> = devices.iter().map(|device| device.image()).collect();
     images.push(Image::blank(MEMBER_BYTES));
     let devices = devices_of(images);
     let pool = open(&devices[..count].to_vec()).expect("all are there");
-    for snapshot in 0..SNAPSHOTS {
-        let file = snapshot % FILES;
-        let version = content(version_in(snapshot, file), FILE_BYTES);
+    for clone in 0..CLONES {
+        let file = clone % FILES;
+        let version = content(version_in(clone, file), FILE_BYTES);
         put(&pool, &format!("file{file}"), &version).expect("there is room");
-        take_snapshot(&pool, &format!("c{snapshot}"));
+        take_clone(&pool, &format!("c{clone}"));
     }
     pool.checkpoint().expect("nothing fails");
     judge(&pool, "before");

@@ -1,10 +1,10 @@
-//! Snapshots that are taken and deleted beside the clients, and what each must be: one moment of
-//! the history, between the asking and the answer.
+//! Clones that are taken and deleted beside the clients, and what each must be: one moment of the
+//! history, between the asking and the answer.
 //!
-//! A snapshot is a sync and a picture: what was answered before somebody asked for it is in it,
-//! what began after its answer is not, and of what was under way then each is in it or not. So the
-//! judge of crashes judges it, by the part of the history that it may have seen. Afterwards it must
-//! stay as it was found.
+//! A clone is a sync and a picture: what was answered before somebody asked for it is in it, what
+//! began after its answer is not, and of what was under way then each is in it or not. So the judge
+//! of crashes judges it, by the part of the history that it may have seen. Afterwards it must stay
+//! as it was found.
 
 use std::collections::BTreeMap;
 
@@ -22,37 +22,37 @@ use crate::ops::{Applied, Op, Outcome, Step};
 
 /// Between two steps lies less than 2 to a power below this, in nanoseconds.
 const PAUSE_NS_POWER_MAX: u64 = 23;
-/// Snapshots at one time.
-const SNAPSHOTS_MAX: usize = 5;
+/// Clones at one time.
+const CLONES_MAX: usize = 5;
 
-/// Snapshots of what is tortured.
-pub trait Snapshots: Send + Sync {
-    /// Takes a snapshot; it is durable when this returns.
+/// Clones of what is tortured.
+pub trait Clones: Send + Sync {
+    /// Takes a clone; it is durable when this returns.
     ///
     /// # Errors
     ///
-    /// As `Pool::create_snapshot`.
+    /// As `Pool::create_clone`.
     fn create(&self, name: &str, random: u64) -> FsResult<()>;
 
-    /// Deletes a snapshot.
+    /// Deletes a clone.
     ///
     /// # Errors
     ///
-    /// As `Pool::delete_snapshot`.
+    /// As `Pool::delete_clone`.
     fn delete(&self, name: &str) -> FsResult<()>;
 
-    /// Returns the names of all snapshots.
+    /// Returns the names of all clones.
     ///
     /// # Errors
     ///
     /// As `Pool::filesets`.
     fn names(&self) -> FsResult<Vec<String>>;
 
-    /// Enters a snapshot, which can't be deleted then; returns its root directory.
+    /// Enters a clone, which can't be deleted then; returns its root directory.
     ///
     /// # Errors
     ///
-    /// As `Pool::hold_snapshot`.
+    /// As `Pool::hold_clone`.
     fn enter(&self, name: &str) -> FsResult<Ino>;
 
     /// Empties segments.
@@ -70,7 +70,7 @@ pub trait Snapshots: Send + Sync {
     fn free_all(&self) -> FsResult<()>;
 }
 
-/// What is known of a snapshot.
+/// What is known of a clone.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     /// What it was found to be; `None`: nobody has looked.
@@ -81,14 +81,14 @@ pub(super) struct Known {
     is_sure: bool,
 }
 
-/// The snapshots of a pool, over its lives.
+/// The clones of a pool, over its lives.
 #[derive(Debug, Default)]
-pub(super) struct KnownSnapshots {
+pub(super) struct KnownClones {
     known: BTreeMap<String, Known>,
     made: u64,
 }
 
-impl KnownSnapshots {
+impl KnownClones {
     pub(super) fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
@@ -98,26 +98,26 @@ impl KnownSnapshots {
     }
 
     /// Deletes all: that always works, however full the pool is.
-    pub(super) fn delete_all(&mut self, snapshots: &dyn Snapshots) -> Result<(), Fault> {
+    pub(super) fn delete_all(&mut self, clones: &dyn Clones) -> Result<(), Fault> {
         while let Some((name, _)) = self.known.pop_first() {
-            let deleted = snapshots.free_all().and_then(|()| snapshots.delete(&name));
-            deleted.and_then(|()| snapshots.free_all()).map_err(|error| {
-                Fault::Unusable(format!("a full pool, and snapshot {name} is not deleted: {error}"))
+            let deleted = clones.free_all().and_then(|()| clones.delete(&name));
+            deleted.and_then(|()| clones.free_all()).map_err(|error| {
+                Fault::Unusable(format!("a full pool, and clone {name} is not deleted: {error}"))
             })?;
         }
         Ok(())
     }
 
-    /// Judges all snapshots of a pool that was opened after a cut.
+    /// Judges all clones of a pool that was opened after a cut.
     pub(super) fn judge(
         &mut self,
         history: &History,
         fs: &dyn FileSystem,
-        snapshots: &dyn Snapshots,
+        clones: &dyn Clones,
     ) -> Result<(), Fault> {
         let survivor =
-            |name: &str, what: String| Fault::Survivor(vec![format!("snapshot {name}: {what}")]);
-        let found = snapshots.names().map_err(|error| survivor("list", error.to_string()))?;
+            |name: &str, what: String| Fault::Survivor(vec![format!("clone {name}: {what}")]);
+        let found = clones.names().map_err(|error| survivor("list", error.to_string()))?;
         for (name, known) in &self.known {
             if known.is_sure && !found.contains(name) {
                 return Err(survivor(name, "it is gone".to_owned()));
@@ -129,8 +129,7 @@ impl KnownSnapshots {
                 return Err(survivor(&name, "nobody has taken it, or it was deleted".to_owned()));
             };
             known.is_sure = true;
-            let root =
-                snapshots.enter(&name).map_err(|error| survivor(&name, error.to_string()))?;
+            let root = clones.enter(&name).map_err(|error| survivor(&name, error.to_string()))?;
             let tree = walk_below(fs, root, Times::Ignored);
             let tree = tree.map_err(|error| survivor(&name, error.to_string()))?;
             if let Some(before) = &known.tree {
@@ -150,16 +149,16 @@ impl KnownSnapshots {
     }
 }
 
-/// Takes and deletes snapshots beside the clients.
-pub(super) struct Taker<'a> {
-    pub(super) snapshots: &'a dyn Snapshots,
-    pub(super) known: &'a mut KnownSnapshots,
+/// Takes and deletes clones beside the clients.
+pub(super) struct Cloner<'a> {
+    pub(super) clones: &'a dyn Clones,
+    pub(super) known: &'a mut KnownClones,
     pub(super) random: Prng,
     /// Who it is in the history.
     pub(super) client: usize,
 }
 
-impl Taker<'_> {
+impl Cloner<'_> {
     pub(super) fn live(&mut self, shared: &Shared<'_>) {
         while !shared.are_clients_done() && !shared.power.is_cut() {
             let pause_ns = self.random.below_power(PAUSE_NS_POWER_MAX);
@@ -178,10 +177,10 @@ impl Taker<'_> {
     fn step(&mut self, shared: &Shared<'_>) -> Result<(), Fault> {
         let count = self.known.known.len();
         match self.random.below(7) {
-            0..3 if count < SNAPSHOTS_MAX => self.create(shared),
+            0..3 if count < CLONES_MAX => self.create(shared),
             3..5 if count > 0 => self.delete(shared),
             5 => {
-                let cleaned = self.snapshots.clean();
+                let cleaned = self.clones.clean();
                 if shared.power.is_cut() {
                     return Ok(());
                 }
@@ -194,10 +193,10 @@ impl Taker<'_> {
     fn create(&mut self, shared: &Shared<'_>) -> Result<(), Fault> {
         self.known.made += 1;
         let name = format!("c{}", self.known.made);
-        // Who takes a snapshot syncs.
+        // Who takes a clone syncs.
         let event = lock(&shared.history).begin(self.client, Step::root(Op::Sync));
         let mark = shared.scheduler.operation();
-        let taken = self.snapshots.create(&name, self.random.next_u64());
+        let taken = self.clones.create(&name, self.random.next_u64());
         let is_heard = !shared.power.is_cut();
         drop(mark);
         let known = Known { tree: None, event, is_sure: is_heard && taken.is_ok() };
@@ -213,7 +212,7 @@ impl Taker<'_> {
             }
             // Full, or more are in the family than the log can move together.
             Err(FsError::NoSpace | FsError::FilesetInUse { .. }) => Ok(()),
-            Err(error) => Err(self.fault(&format!("snapshot create {name}"), &error)),
+            Err(error) => Err(self.fault(&format!("clone create {name}"), &error)),
         }
     }
 
@@ -221,7 +220,7 @@ impl Taker<'_> {
         let nth = usize_of(self.random.below(u64_of(self.known.known.len())));
         let Some(name) = self.known.known.keys().nth(nth).cloned() else { return Ok(()) };
         let mark = shared.scheduler.operation();
-        let deleted = self.snapshots.delete(&name);
+        let deleted = self.clones.delete(&name);
         let is_heard = !shared.power.is_cut();
         drop(mark);
         match deleted {
@@ -237,7 +236,7 @@ impl Taker<'_> {
             }
             // Another one is being freed.
             Err(FsError::FilesetInUse { .. }) => Ok(()),
-            Err(error) => Err(self.fault(&format!("snapshot delete {name}"), &error)),
+            Err(error) => Err(self.fault(&format!("clone delete {name}"), &error)),
         }
     }
 

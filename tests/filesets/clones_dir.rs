@@ -1,4 +1,4 @@
-//! The directory `.snapshots` at the root of a fileset.
+//! The directory `.clones` at the root of a fileset.
 
 use std::sync::Arc;
 
@@ -60,39 +60,39 @@ fn first_byte(pool: &Pool, ino: Ino) -> u8 {
     bytes[0]
 }
 
-/// Goal: `.snapshots` leads into the snapshots of the fileset that is mounted, is not listed, and
-/// is as it is: nobody makes, removes or changes anything there.
+/// Goal: `.clones` leads into the clones of the fileset that is mounted, is not listed, and is as
+/// it is: nobody makes, removes or changes anything there.
 #[test]
-fn snapshots_are_reached_through_a_name_that_is_not_listed() {
+fn clones_are_reached_through_a_name_that_is_not_listed() {
     let device = new_pool();
     let pool = open(&device, None);
     let caller = Caller::root();
     let file = write(&pool, "f", 1);
-    pool.create_snapshot(&name("root"), &part("one"), [1; 16]).expect("there is room");
+    pool.create_clone(&name("root"), &part("one"), [1; 16]).expect("there is room");
     write(&pool, "f", 2);
     assert_eq!(names(&listed(&pool, pool.root(), 0)), [".", "..", "f"]);
-    let dir = find(&pool, &[".snapshots"]).expect("it is there");
+    let dir = find(&pool, &[".clones"]).expect("it is there");
     assert_eq!((dir.kind, dir.mode), (FileKind::Directory, 0o555));
     assert_eq!(pool.getattr(&caller, dir.ino), Ok(dir.clone()));
-    let missing = find(&pool, &[".snapshots", "two"]).map(drop);
+    let missing = find(&pool, &[".clones", "two"]).map(drop);
     assert_eq!(missing, Err(FsError::NotFound));
-    pool.create_snapshot(&name("root"), &part("two"), [2; 16]).expect("there is room");
+    pool.create_clone(&name("root"), &part("two"), [2; 16]).expect("there is room");
     write(&pool, "f", 3);
     let entries = listed(&pool, dir.ino, 0);
     assert_eq!(names(&entries), [".", "..", "one", "two"]);
     assert_eq!(names(&listed(&pool, dir.ino, entries[2].cookie)), ["two"]);
     for (path, byte) in
-        [(&["f"][..], 3), (&[".snapshots", "one", "f"], 1), (&[".snapshots", "two", "f"], 2)]
+        [(&["f"][..], 3), (&[".clones", "one", "f"], 1), (&[".clones", "two", "f"], 2)]
     {
         let found = find(&pool, path).expect("it is there");
         assert_eq!(first_byte(&pool, found.ino), byte, "{path:?}");
         assert_eq!(found.ino.slot() == file.slot(), path.len() == 1, "{path:?}");
     }
-    let one = find(&pool, &[".snapshots", "one"]).expect("it is there");
+    let one = find(&pool, &[".clones", "one"]).expect("it is there");
     assert_eq!(entries[2].ino, one.ino);
-    assert_eq!(find(&pool, &[".snapshots", ".."]).map(|it| it.ino), Ok(pool.root()));
-    let inside = find(&pool, &[".snapshots", "one", ".snapshots"]).map(drop);
-    assert_eq!(inside, Err(FsError::NotFound), "a snapshot has no snapshots");
+    assert_eq!(find(&pool, &[".clones", ".."]).map(|it| it.ino), Ok(pool.root()));
+    let inside = find(&pool, &[".clones", "one", ".clones"]).map(drop);
+    assert_eq!(inside, Err(FsError::NotFound), "a clone has no clones");
     refuses_changes(&pool, &dir, &one);
     let handle = pool.handle_of(&one, pool.main_fileset());
     pool.close().expect("nothing fails");
@@ -101,15 +101,15 @@ fn snapshots_are_reached_through_a_name_that_is_not_listed() {
     resolves_handles(&device, handle);
 }
 
-/// Goal: what a snapshot has is copied out of it inside the server, and only for who may read it.
+/// Goal: what a clone has is copied out of it inside the server, and only for who may read it.
 #[test]
-fn a_file_is_copied_out_of_a_snapshot() {
+fn a_file_is_copied_out_of_a_clone() {
     let pool = open(&new_pool(), None);
     let caller = Caller::root();
     let file = write(&pool, "f", 1);
-    pool.create_snapshot(&name("root"), &part("one"), [1; 16]).expect("there is room");
+    pool.create_clone(&name("root"), &part("one"), [1; 16]).expect("there is room");
     write(&pool, "f", 2);
-    let kept = find(&pool, &[".snapshots", "one", "f"]).expect("it is there");
+    let kept = find(&pool, &[".clones", "one", "f"]).expect("it is there");
     let target = write(&pool, "back", 3);
     assert_eq!(pool.copy_range(&caller, (kept.ino, 1000), (target, 0), 1 << 20), Ok(8000));
     assert_eq!(first_byte(&pool, target), 1);
@@ -117,96 +117,60 @@ fn a_file_is_copied_out_of_a_snapshot() {
     let others = Caller::checked(1000, 1000, Vec::new());
     let refused = pool.copy_range(&others, (kept.ino, 0), (target, 0), 10);
     assert_eq!(refused, Err(FsError::AccessDenied), "it may read the one and not write the other");
-    let dir = find(&pool, &[".snapshots"]).expect("it is there");
+    let dir = find(&pool, &[".clones"]).expect("it is there");
     assert!(pool.copy_range(&caller, (dir.ino, 0), (target, 0), 10).is_err());
     // Nobody is left inside: it can be deleted.
-    pool.delete_snapshot(&name("root"), &part("one")).expect("nobody holds it");
+    pool.delete_clone(&name("root"), &part("one")).expect("nobody holds it");
     let gone = pool.copy_range(&caller, (kept.ino, 0), (target, 0), 10);
     assert_eq!(gone, Err(FsError::Stale));
-}
-
-/// Goal: the older name `.clones` is a link to `.snapshots`: it can be read, leads there by a handle
-/// too, and cannot be made, removed or renamed.
-#[test]
-fn the_older_name_is_a_link_to_the_directory() {
-    let device = new_pool();
-    let pool = open(&device, None);
-    let caller = Caller::root();
-    let root = pool.root();
-    write(&pool, "f", 1);
-    let link = find(&pool, &[".clones"]).expect("it is there");
-    assert_eq!((link.kind, link.size_bytes, link.nlink), (FileKind::Symlink, 10, 1));
-    assert_eq!(pool.readlink(&caller, link.ino), Ok(b".snapshots".to_vec()));
-    assert_eq!(pool.getattr(&caller, link.ino), Ok(link.clone()));
-    assert_eq!(pool.name_in(root, link.ino), Ok(b".clones".to_vec()));
-    let handle = pool.handle_of(&link, pool.main_fileset());
-    assert_eq!(pool.resolve(&caller, handle), Ok(link.clone()));
-    assert_eq!(names(&listed(&pool, root, 0)), [".", "..", "f"]);
-    assert!(pool.lookup(&caller, link.ino, b"one").is_err(), "it is no directory");
-    let new = NewInode::new(FileKind::Directory, 0o755);
-    let made = pool.create(&caller, root, b".clones", new, None).map(drop);
-    assert_eq!(made, Err(FsError::Exists));
-    assert_eq!(pool.unlink(&caller, root, b".clones", None), Err(FsError::NotPermitted));
-    let moved = pool.rename(&caller, (root, b".clones"), (root, b"x"), RenameMode::Replace, None);
-    assert_eq!(moved, Err(FsError::NotPermitted));
-    assert!(pool.write(&caller, link.ino, 0, b"x").is_err());
-    // A snapshot has neither.
-    pool.create_snapshot(&name("root"), &part("one"), [1; 16]).expect("there is room");
-    let inside = find(&pool, &[".snapshots", "one", ".clones"]).map(drop);
-    assert_eq!(inside, Err(FsError::NotFound));
-    assert!(pool.close().is_ok());
-    assert_clean(&device);
 }
 
 fn refuses_changes(pool: &Pool, dir: &Attr, one: &Attr) {
     let caller = Caller::root();
     let new = || NewInode::new(FileKind::Regular, 0o644);
     let root = pool.root();
-    let made = pool.create(&caller, root, b".snapshots", new(), None).map(drop);
+    let made = pool.create(&caller, root, b".clones", new(), None).map(drop);
     assert_eq!(made, Err(FsError::Exists));
-    let renamed =
-        pool.rename(&caller, (root, b"f"), (root, b".snapshots"), RenameMode::Replace, None);
+    let renamed = pool.rename(&caller, (root, b"f"), (root, b".clones"), RenameMode::Replace, None);
     assert_eq!(renamed, Err(FsError::Exists));
-    assert_eq!(pool.rmdir(&caller, root, b".snapshots", None), Err(FsError::NotPermitted));
-    let moved =
-        pool.rename(&caller, (root, b".snapshots"), (root, b"x"), RenameMode::Replace, None);
+    assert_eq!(pool.rmdir(&caller, root, b".clones", None), Err(FsError::NotPermitted));
+    let moved = pool.rename(&caller, (root, b".clones"), (root, b"x"), RenameMode::Replace, None);
     assert_eq!(moved, Err(FsError::NotPermitted));
     for ino in [dir.ino, one.ino] {
         let made = pool.create(&caller, ino, b"new", new(), None).map(drop);
-        assert_eq!(made, Err(FsError::ReadOnlySnapshot));
-        assert_eq!(pool.unlink(&caller, ino, b"f", None), Err(FsError::ReadOnlySnapshot));
+        assert_eq!(made, Err(FsError::ReadOnlyClone));
+        assert_eq!(pool.unlink(&caller, ino, b"f", None), Err(FsError::ReadOnlyClone));
     }
     let moved = pool.rename(&caller, (root, b"f"), (dir.ino, b"new"), RenameMode::Replace, None);
-    assert_eq!(moved, Err(FsError::ReadOnlySnapshot));
+    assert_eq!(moved, Err(FsError::ReadOnlyClone));
     let moved = pool.rename(&caller, (root, b"f"), (one.ino, b"new"), RenameMode::Replace, None);
     assert_eq!(moved, Err(FsError::CrossFileset));
     let file = find(pool, &["f"]).expect("it is there");
     let linked = pool.link(&caller, file.ino, dir.ino, b"new", None).map(drop);
-    assert_eq!(linked, Err(FsError::ReadOnlySnapshot));
+    assert_eq!(linked, Err(FsError::ReadOnlyClone));
     let linked = pool.link(&caller, file.ino, one.ino, b"new", None).map(drop);
     assert_eq!(linked, Err(FsError::CrossFileset));
-    let found = find(pool, &[".snapshots", "one", "f"]).expect("it is there");
+    let found = find(pool, &[".clones", "one", "f"]).expect("it is there");
     let linked = pool.link(&caller, found.ino, root, b"new", None).map(drop);
     assert_eq!(linked, Err(FsError::CrossFileset));
     let copied = pool.copy_range(&caller, (file.ino, 0), (found.ino, 0), 10);
-    assert_eq!(copied, Err(FsError::ReadOnlySnapshot));
+    assert_eq!(copied, Err(FsError::ReadOnlyClone));
     let written = pool.write(&caller, found.ino, 0, b"x");
-    assert_eq!(written, Err(FsError::ReadOnlySnapshot));
+    assert_eq!(written, Err(FsError::ReadOnlyClone));
 }
 
-/// Handles of what lies in a snapshot outlive a restart, and lead nowhere once the snapshot is
-/// gone.
+/// Handles of what lies in a clone outlive a restart, and lead nowhere once the clone is gone.
 fn resolves_handles(device: &storage::device::SharedDevice, handle: Handle) {
     let pool = open(device, None);
     let caller = Caller::root();
     assert_eq!(pool.resolve(&caller, handle).map(|it| it.ino), Ok(handle.ino));
-    let dir = find(&pool, &[".snapshots"]).expect("it is there");
+    let dir = find(&pool, &[".clones"]).expect("it is there");
     let handle_of_dir = dir.handle(pool.main_fileset());
     assert_eq!(pool.resolve(&caller, handle_of_dir).map(|it| it.ino), Ok(dir.ino));
     pool.close().expect("nothing fails");
     drop(pool);
     let pool = open(device, None);
-    pool.delete_snapshot(&name("root"), &part("one")).expect("nobody has it");
+    pool.delete_clone(&name("root"), &part("one")).expect("nobody has it");
     assert_eq!(pool.resolve(&caller, handle).map(drop), Err(FsError::Stale));
     let other = pool.create_fileset(&name("other"), &super::new_fileset(9)).expect("room");
     let foreign = Handle { fileset: other.uuid, ..handle };
@@ -216,45 +180,44 @@ fn resolves_handles(device: &storage::device::SharedDevice, handle: Handle) {
     assert_clean(device);
 }
 
-/// Goal: whoever goes by the times of `.snapshots` learns that snapshots have come and gone, as
-/// clients of NFS do, and that none has. Method: a clock that stands still.
+/// Goal: whoever goes by the times of `.clones` learns that clones have come and gone, as clients
+/// of NFS do, and that none has. Method: a clock that stands still.
 #[test]
-fn times_of_the_directory_tell_that_snapshots_have_come_and_gone() {
+fn times_of_the_directory_tell_that_clones_have_come_and_gone() {
     let pool = open(&new_pool(), None);
-    let times =
-        || find(&pool, &[".snapshots"]).map(|attr| (attr.mtime, attr.ctime)).expect("it is");
+    let times = || find(&pool, &[".clones"]).map(|attr| (attr.mtime, attr.ctime)).expect("it is");
     let none = times();
     assert_eq!(times(), none);
-    pool.create_snapshot(&name("root"), &part("mon"), [1; 16]).expect("there is room");
+    pool.create_clone(&name("root"), &part("mon"), [1; 16]).expect("there is room");
     let one = times();
     assert!(one.0 > none.0 && one.1 > none.1, "{none:?} {one:?}");
     write(&pool, "f", 1);
     assert_eq!(times(), one);
-    pool.delete_snapshot(&name("root"), &part("mon")).expect("nobody has it");
+    pool.delete_clone(&name("root"), &part("mon")).expect("nobody has it");
     let gone = times();
     assert!(gone.0 > one.0 && gone.1 > one.1, "{one:?} {gone:?}");
     pool.close().expect("nothing fails");
 }
 
-/// Goal: a handle of what lies in a snapshot that was deleted is stale for ever, also once another
-/// snapshot of the fileset has its slot, which the file is in under the same number.
+/// Goal: a handle of what lies in a clone that was deleted is stale for ever, also once another
+/// clone of the fileset has its slot, which the file is in under the same number.
 #[test]
-fn a_handle_into_a_snapshot_that_is_gone_leads_into_no_other() {
+fn a_handle_into_a_clone_that_is_gone_leads_into_no_other() {
     let (device, caller) = (new_pool(), Caller::root());
     let pool = open(&device, None);
     write(&pool, "f", 1);
-    pool.create_snapshot(&name("root"), &part("mon"), [1; 16]).expect("there is room");
-    let monday = find(&pool, &[".snapshots", "mon", "f"]).expect("it is there");
+    pool.create_clone(&name("root"), &part("mon"), [1; 16]).expect("there is room");
+    let monday = find(&pool, &[".clones", "mon", "f"]).expect("it is there");
     let handle = pool.handle_of(&monday, pool.main_fileset());
     assert_eq!(pool.resolve(&caller, handle).map(|it| it.ino), Ok(monday.ino));
-    pool.delete_snapshot(&name("root"), &part("mon")).expect("nobody has it");
+    pool.delete_clone(&name("root"), &part("mon")).expect("nobody has it");
     free_all(&pool);
     pool.close().expect("nothing fails");
     drop(pool);
     let pool = open(&device, None);
     write(&pool, "f", 2);
-    pool.create_snapshot(&name("root"), &part("tue"), [2; 16]).expect("there is room");
-    let tuesday = find(&pool, &[".snapshots", "tue", "f"]).expect("it is there");
+    pool.create_clone(&name("root"), &part("tue"), [2; 16]).expect("there is room");
+    let tuesday = find(&pool, &[".clones", "tue", "f"]).expect("it is there");
     assert_eq!(
         (tuesday.ino, tuesday.generation),
         (monday.ino, monday.generation),
@@ -266,30 +229,30 @@ fn a_handle_into_a_snapshot_that_is_gone_leads_into_no_other() {
     pool.close().expect("nothing fails");
 }
 
-/// Goal: a snapshot that was entered is deleted like any other. Who is in it is told that it is
-/// stale, by every operation, names lead nowhere, and one of the same name is another. Method: a
-/// snapshot is entered and its files are read, so that they are in memory; it is deleted, as the
-/// newest and as an older one.
+/// Goal: a clone that was entered is deleted like any other. Who is in it is told that it is stale,
+/// by every operation, names lead nowhere, and one of the same name is another. Method: a clone is
+/// entered and its files are read, so that they are in memory; it is deleted, as the newest and as
+/// an older one.
 #[test]
-fn a_snapshot_that_was_entered_is_deleted_and_stale_then() {
+fn a_clone_that_was_entered_is_deleted_and_stale_then() {
     for is_newest in [true, false] {
         let device = new_pool();
         let pool = open(&device, None);
         let caller = Caller::root();
         write(&pool, "f", 1);
-        pool.create_snapshot(&name("root"), &part("one"), [1; 16]).expect("there is room");
+        pool.create_clone(&name("root"), &part("one"), [1; 16]).expect("there is room");
         write(&pool, "f", 2);
         if !is_newest {
-            pool.create_snapshot(&name("root"), &part("two"), [2; 16]).expect("there is room");
+            pool.create_clone(&name("root"), &part("two"), [2; 16]).expect("there is room");
             write(&pool, "f", 3);
         }
-        let root = find(&pool, &[".snapshots", "one"]).expect("it is there");
+        let root = find(&pool, &[".clones", "one"]).expect("it is there");
         // As the kernel does, this keeps its reference.
         let file = pool.lookup(&caller, root.ino, b"f").expect("it is there");
         assert_eq!(first_byte(&pool, file.ino), 1);
         let handle = pool.handle_of(&file, pool.main_fileset());
         assert_eq!(pool.resolve(&caller, handle).map(|it| it.ino), Ok(file.ino));
-        pool.delete_snapshot(&name("root"), &part("one")).expect("nobody has mounted it");
+        pool.delete_clone(&name("root"), &part("one")).expect("nobody has mounted it");
         free_all(&pool);
         let mut bytes = Vec::new();
         let stale = [
@@ -304,10 +267,10 @@ fn a_snapshot_that_was_entered_is_deleted_and_stale_then() {
             pool.path_of(file.ino).map(drop),
         ];
         assert_eq!(stale, std::array::from_fn(|_| Err(FsError::Stale)), "newest {is_newest}");
-        assert_eq!(find(&pool, &[".snapshots", "one"]).map(drop), Err(FsError::NotFound));
+        assert_eq!(find(&pool, &[".clones", "one"]).map(drop), Err(FsError::NotFound));
         pool.forget(file.ino, 1);
-        pool.create_snapshot(&name("root"), &part("one"), [3; 16]).expect("there is room");
-        let again = find(&pool, &[".snapshots", "one", "f"]).expect("it is there");
+        pool.create_clone(&name("root"), &part("one"), [3; 16]).expect("there is room");
+        let again = find(&pool, &[".clones", "one", "f"]).expect("it is there");
         assert_ne!(again.ino.slot(), file.ino.slot(), "no number comes again");
         assert_eq!(first_byte(&pool, again.ino), if is_newest { 2 } else { 3 });
         assert_eq!(pool.getattr(&caller, file.ino).map(drop), Err(FsError::Stale));
@@ -317,31 +280,30 @@ fn a_snapshot_that_was_entered_is_deleted_and_stale_then() {
     }
 }
 
-/// Goal: a snapshot that a front serves is not deleted, and goes on to be served; one that it has
+/// Goal: a clone that a front serves is not deleted, and goes on to be served; one that it has
 /// given back is.
 #[test]
-fn a_snapshot_that_is_served_stays_until_it_is_given_back() {
+fn a_clone_that_is_served_stays_until_it_is_given_back() {
     let device = new_pool();
     let pool = open(&device, None);
     write(&pool, "f", 1);
-    pool.create_snapshot(&name("root"), &part("one"), [1; 16]).expect("there is room");
-    let file = find(&pool, &[".snapshots", "one", "f"]).expect("it is there");
-    let held = pool.hold_snapshot(&name("root"), &part("one")).expect("it is there");
-    let told =
-        pool.delete_snapshot(&name("root"), &part("one")).expect_err("it is held").to_string();
+    pool.create_clone(&name("root"), &part("one"), [1; 16]).expect("there is room");
+    let file = find(&pool, &[".clones", "one", "f"]).expect("it is there");
+    let held = pool.hold_clone(&name("root"), &part("one")).expect("it is there");
+    let told = pool.delete_clone(&name("root"), &part("one")).expect_err("it is held").to_string();
     assert!(told.contains("root@one") && told.contains("mounted"), "{told}");
     assert_eq!(first_byte(&pool, file.ino), 1, "whoever entered it goes on");
     let root = pool.root_of(held).expect("it is held");
     assert_eq!(pool.lookup(&Caller::root(), root, b"f").map(|it| it.ino), Ok(file.ino));
     pool.release_fileset(held);
-    pool.delete_snapshot(&name("root"), &part("one")).expect("it was given back");
+    pool.delete_clone(&name("root"), &part("one")).expect("it was given back");
     assert_eq!(pool.getattr(&Caller::root(), file.ino).map(drop), Err(FsError::Stale));
     pool.close().expect("nothing fails");
     drop(pool);
     assert_clean(&device);
 }
 
-/// Files of a snapshot that is read while it is deleted; their names fill several pages.
+/// Files of a clone that is read while it is deleted; their names fill several pages.
 const FILES: usize = 120;
 /// Moments of a rest: a deletion takes fewer.
 const REST: usize = 20_000;
@@ -350,8 +312,7 @@ fn file_name(number: usize) -> String {
     format!("{number:03}-{}", "x".repeat(120))
 }
 
-/// Looks each file of a snapshot up and reads it, until that is stale; returns what else came of
-/// it.
+/// Looks each file of a clone up and reads it, until that is stale; returns what else came of it.
 fn read_all(pool: &Pool, root: Ino) -> Result<bool, String> {
     let caller = Caller::root();
     for number in 0..FILES {
@@ -373,7 +334,7 @@ fn read_all(pool: &Pool, root: Ino) -> Result<bool, String> {
     Ok(false)
 }
 
-/// Lists a snapshot, and lets others go on for long behind the first name; returns whether it is
+/// Lists a clone, and lets others go on for long behind the first name; returns whether it is
 /// stale.
 fn list_slowly(
     pool: &Pool,
@@ -397,12 +358,12 @@ fn list_slowly(
     }
 }
 
-/// Goal: whoever reads in a snapshot that is deleted reads what it holds, or is told that it is
-/// stale; never what is free (PO1). Method: one thread looks up and reads, with a cache of few
-/// pages, and lists a directory with a long rest in the middle; another deletes the snapshot, frees
-/// it and writes over the place, in the order of a seed.
+/// Goal: whoever reads in a clone that is deleted reads what it holds, or is told that it is stale;
+/// never what is free (PO1). Method: one thread looks up and reads, with a cache of few pages, and
+/// lists a directory with a long rest in the middle; another deletes the clone, frees it and writes
+/// over the place, in the order of a seed.
 #[test]
-fn a_snapshot_is_deleted_while_it_is_read_and_nobody_reads_what_is_free() {
+fn a_clone_is_deleted_while_it_is_read_and_nobody_reads_what_is_free() {
     let (mut stale, mut whole) = (0, 0);
     for seed in 0..30 {
         let device = new_pool();
@@ -424,12 +385,12 @@ fn a_snapshot_is_deleted_while_it_is_read_and_nobody_reads_what_is_free() {
             pool.setattr(&caller, ino, &set, None).expect("there is room");
             pool.write(&caller, ino, 0, &content).expect("there is room");
         }
-        pool.create_snapshot(&name("root"), &part("one"), [1; 16]).expect("there is room");
+        pool.create_clone(&name("root"), &part("one"), [1; 16]).expect("there is room");
         for number in 0..FILES {
             let name = file_name(number);
             pool.unlink(&caller, pool.root(), name.as_bytes(), None).expect("there is room");
         }
-        let root = find(&pool, &[".snapshots", "one"]).expect("it is there").ino;
+        let root = find(&pool, &[".clones", "one"]).expect("it is there").ino;
         let (found, deleted) = (Mutex::new(Ok(false)), Mutex::new(Ok(())));
         let read = || {
             let mut last = list_slowly(&pool, root, &found);
@@ -439,7 +400,7 @@ fn a_snapshot_is_deleted_while_it_is_read_and_nobody_reads_what_is_free() {
             *found.lock() = last;
         };
         let delete = || {
-            let done = pool.delete_snapshot(&name("root"), &part("one"));
+            let done = pool.delete_clone(&name("root"), &part("one"));
             let done = done.and_then(|()| pool.checkpoint());
             *deleted.lock() = done;
             for number in 0..FILES {
@@ -460,15 +421,14 @@ fn a_snapshot_is_deleted_while_it_is_read_and_nobody_reads_what_is_free() {
         drop(pool);
         assert_clean(&device);
     }
-    assert_eq!((stale, whole), (30, 0), "each reader comes to the end of the snapshot");
+    assert_eq!((stale, whole), (30, 0), "each reader comes to the end of the clone");
 }
 
-/// Goal: whoever syncs a file of a snapshot, as COMMIT of NFS does, and whoever deletes the
-/// snapshot do not wait for each other; the one has nothing to wait for, until it is told that it
-/// is stale. Method: one thread syncs again and again while another deletes, in the order of a
-/// seed.
+/// Goal: whoever syncs a file of a clone, as COMMIT of NFS does, and whoever deletes the clone do
+/// not wait for each other; the one has nothing to wait for, until it is told that it is stale.
+/// Method: one thread syncs again and again while another deletes, in the order of a seed.
 #[test]
-fn a_snapshot_is_deleted_while_its_files_are_synced() {
+fn a_clone_is_deleted_while_its_files_are_synced() {
     let mut stale = 0;
     for seed in 0..30 {
         let device = new_pool();
@@ -480,8 +440,8 @@ fn a_snapshot_is_deleted_while_its_files_are_synced() {
         scheduler.run(vec![("open".to_owned(), Box::new(prepare))]);
         let pool = opened.into_inner().expect("the pool opens");
         write(&pool, "file", 7);
-        pool.create_snapshot(&name("root"), &part("one"), [1; 16]).expect("there is room");
-        let ino = find(&pool, &[".snapshots", "one", "file"]).expect("it is there").ino;
+        pool.create_clone(&name("root"), &part("one"), [1; 16]).expect("there is room");
+        let ino = find(&pool, &[".clones", "one", "file"]).expect("it is there").ino;
         let told = Arc::new(Mutex::new(Ok(())));
         let sync = || {
             for _ in 0..200 {
@@ -494,7 +454,7 @@ fn a_snapshot_is_deleted_while_its_files_are_synced() {
             }
         };
         let deleted = Mutex::new(Ok(()));
-        let delete = || *deleted.lock() = pool.delete_snapshot(&name("root"), &part("one"));
+        let delete = || *deleted.lock() = pool.delete_clone(&name("root"), &part("one"));
         scheduler.run(vec![
             ("sync".to_owned(), Box::new(sync)),
             ("delete".to_owned(), Box::new(delete)),
@@ -509,5 +469,5 @@ fn a_snapshot_is_deleted_while_its_files_are_synced() {
         drop(pool);
         assert_clean(&device);
     }
-    assert!(stale > 0, "none was under way when the snapshot was deleted");
+    assert!(stale > 0, "none was under way when the clone was deleted");
 }

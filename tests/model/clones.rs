@@ -1,4 +1,4 @@
-//! Filesets and snapshots by random steps: does each answer and hold what whole trees say?
+//! Filesets and clones by random steps: does each answer and hold what whole trees say?
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -31,11 +31,11 @@ fn profile() -> Profile {
     }
 }
 
-/// Goal: snapshots never change, clones and restores begin with what a snapshot holds, and nobody
-/// sees what is done to another, whatever was done before, over closes and power cuts. Method: see
+/// Goal: clones never change, forks and restores begin with what a clone holds, and nobody sees
+/// what is done to another, whatever was done before, over closes and power cuts. Method: see
 /// [`whole_system::nodes`].
 #[test]
-fn filesets_and_snapshots_answer_as_whole_trees_do() {
+fn filesets_and_clones_answer_as_whole_trees_do() {
     let count = usize::try_from(setting("HOLDFAST_STEPS").unwrap_or(EVENTS)).expect("it fits");
     let first = setting("HOLDFAST_SEED").unwrap_or(8000);
     for seed in first..first + SEEDS * setting("HOLDFAST_SOAK").unwrap_or(1) {

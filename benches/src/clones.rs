@@ -1,13 +1,12 @@
-//! What snapshots cost as filesets grow, counted on a device in memory, and what they leave of
-//! speed.
+//! What clones cost as filesets grow, counted on a device in memory, and what they leave of speed.
 //!
-//! `snapshots [FILES [SNAPSHOTS]]`, 10^6 and 200 unless told:
+//! `clones [FILES [CLONES]]`, 10^6 and 200 unless told:
 //!
-//! - what a snapshot asks of the device when its fileset has 10 files, and `FILES`;
-//! - what the deletion of a snapshot reads after every file in one directory of a hundred changed,
-//!   and after one file of a hundred did, beside all metadata and beside the pages that differ;
-//! - of a fileset of a tenth as many files: open, look up, create and overwrite without snapshots,
-//!   and beside so many, once the paths were copied. In processor time, the best of several rounds.
+//! - what a clone asks of the device when its fileset has 10 files, and `FILES`;
+//! - what the deletion of a clone reads after every file in one directory of a hundred changed, and
+//!   after one file of a hundred did, beside all metadata and beside the pages that differ;
+//! - of a fileset of a tenth as many files: open, look up, create and overwrite without clones, and
+//!   beside so many, once the paths were copied. In processor time, the best of several rounds.
 #![expect(clippy::as_conversions, reason = "rates are printed as floating point")]
 
 use std::sync::Arc;
@@ -25,9 +24,9 @@ use storage::device::{CountingDevice, MemoryDevice, RequestKind, SharedDevice};
 const POOL_BYTES: u64 = 64 << 30;
 const PAGE_BYTES: u64 = 4096;
 const FILES_PER_DIRECTORY: u64 = 1000;
-/// Small enough to lie in the inode, so that all that a snapshot shares are pages.
+/// Small enough to lie in the inode, so that all that a clone shares are pages.
 const CONTENT_BYTES: usize = 40;
-/// One of so many directories, or files, changes between a snapshot and its deletion.
+/// One of so many directories, or files, changes between a clone and its deletion.
 const CHANGED_SHARE: u64 = 100;
 /// Steps of the background within which a deletion has to end.
 const TICKS_MAX: u32 = 10_000_000;
@@ -110,13 +109,13 @@ impl Bench {
         files
     }
 
-    fn take(&self, snapshot: &str) {
-        let taken = self.pool.create_snapshot(&root_fileset(), &part(snapshot), [1; 16]);
+    fn take(&self, clone: &str) {
+        let taken = self.pool.create_clone(&root_fileset(), &part(clone), [1; 16]);
         taken.expect("there is room");
     }
 
-    fn delete(&self, snapshot: &str) {
-        self.pool.delete_snapshot(&root_fileset(), &part(snapshot)).expect("nobody holds it");
+    fn delete(&self, clone: &str) {
+        self.pool.delete_clone(&root_fileset(), &part(clone)).expect("nobody holds it");
         for _ in 0..TICKS_MAX {
             self.pool.tick().expect("memory does not fail");
             if !self.pool.is_freeing().expect("memory does not fail") {
@@ -139,9 +138,9 @@ impl Bench {
     }
 }
 
-/// What a snapshot costs, whatever there is.
+/// What a clone costs, whatever there is.
 fn constant(files: u64) {
-    println!("| files | writes of a snapshot | flushes | reads | bytes written |");
+    println!("| files | writes of a clone | flushes | reads | bytes written |");
     println!("|---:|---:|---:|---:|---:|");
     for count in [10, files] {
         let bench = Bench::new();
@@ -161,7 +160,9 @@ fn constant(files: u64) {
 fn deletion(files: u64) {
     let bench = Bench::new();
     let inos = bench.fill(files);
-    println!("\n| changed since it | pages in all | differ, of both | read | of all | of those |");
+    println!(
+        "\n| changed since the clone | pages in all | differ, of both | read | of all | of those |"
+    );
     println!("|---|---:|---:|---:|---:|---:|");
     let mut random = Prng::from_seed(5);
     let directories = files.div_ceil(FILES_PER_DIRECTORY);
@@ -189,7 +190,7 @@ fn deletion(files: u64) {
         let cost = with.cost(|_| with.delete("c"));
         let read = cost.of_kind(RequestKind::Read).bytes / PAGE_BYTES;
         let (without, after) = with.pages();
-        // Each page that the snapshot alone had was changed in the fileset: there are two of it.
+        // Each page that the clone alone had was changed in the fileset: there are two of it.
         let differ = 2 * (before - after);
         println!(
             "| {what} | {before} | {differ} | {read} | {:.2} % | {:.2} |",
@@ -257,17 +258,17 @@ fn round(bench: Bench, number: usize, names: u64) -> (Bench, [f64; 4]) {
     (bench, [open, lookup, create, overwrite])
 }
 
-/// What is left of speed beside snapshots.
-fn beside(files: u64, snapshots: u64) {
+/// What is left of speed beside clones.
+fn beside(files: u64, clones: u64) {
     let mut bench = Bench::new();
     bench.fill(files);
-    println!("\n| snapshots of {files} files | opens/s | lookups/s | creates/s | overwrites/s |");
+    println!("\n| clones of {files} files | opens/s | lookups/s | creates/s | overwrites/s |");
     println!("|---:|---:|---:|---:|---:|");
     let mut first = None;
     let mut rounds = 0;
-    for count in [0, snapshots] {
+    for count in [0, clones] {
         for number in 0..count {
-            bench.take(&format!("snapshot {number}"));
+            bench.take(&format!("clone {number}"));
             let ino = bench.make(bench.pool.root(), &format!("after {number}"), FileKind::Regular);
             bench.write(ino, 5);
         }
@@ -288,8 +289,8 @@ fn beside(files: u64, snapshots: u64) {
 fn main() {
     let mut told = std::env::args().skip(1).map(|text| text.parse().ok());
     let files = told.next().flatten().unwrap_or(1_000_000);
-    let snapshots = told.next().flatten().unwrap_or(200);
+    let clones = told.next().flatten().unwrap_or(200);
     constant(files);
     deletion(files);
-    beside(files / 10, snapshots);
+    beside(files / 10, clones);
 }

@@ -1,4 +1,4 @@
-//! Full pools with snapshots: which of them hold most, and that whatever is deleted comes free.
+//! Full pools with clones: which of them hold most, and that whatever is deleted comes free.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use super::{Ground, Shape};
 const SHAPE: Shape = Shape::new(48, 4096, 256, 16);
 const BLOCK: usize = 4096;
 
-/// Operations of a run in CI; `HOLDFAST_FULL_SNAPSHOT_OPERATIONS` says otherwise.
+/// Operations of a run in CI; `HOLDFAST_FULL_CLONE_OPERATIONS` says otherwise.
 const OPERATIONS: u64 = 2_000;
 /// Operations between two power cuts.
 const OPERATIONS_PER_LIFE: u64 = 500;
 /// Names of files, and blocks of one at most.
 const NAMES: u64 = 40;
 const BLOCKS: u64 = 160;
-const SNAPSHOTS_MAX: usize = 10;
+const CLONES_MAX: usize = 10;
 /// Ticks after which a deletion has ended.
 const TICKS_MAX: usize = 400;
 
@@ -39,12 +39,12 @@ fn part(text: &str) -> NamePart {
     NamePart::new(text).expect("a test writes a name")
 }
 
-fn snapshot_of_root(pool: &Pool, name: &str) -> FsResult<()> {
-    pool.create_snapshot(&"root".parse().expect("a name"), &part(name), [1; 16]).map(drop)
+fn clone_of_root(pool: &Pool, name: &str) -> FsResult<()> {
+    pool.create_clone(&"root".parse().expect("a name"), &part(name), [1; 16]).map(drop)
 }
 
-fn delete_snapshot(pool: &Pool, name: &str) -> FsResult<()> {
-    pool.delete_snapshot(&"root".parse().expect("a name"), &part(name))?;
+fn delete_clone(pool: &Pool, name: &str) -> FsResult<()> {
+    pool.delete_clone(&"root".parse().expect("a name"), &part(name))?;
     free_all(pool);
     Ok(())
 }
@@ -91,65 +91,65 @@ fn fill(pool: &Pool, name: &str) {
     assert_eq!(filled, Err(FsError::NoSpace), "it is larger than the pool");
 }
 
-/// Goal: a full pool names the snapshots that hold most alone, whatever they reference, and none
-/// that is gone. Method: three snapshots that reference much and hold little alone, and two that
-/// reference less and hold more; the pool is filled, and snapshots are deleted as it says.
+/// Goal: a full pool names the clones that hold most alone, whatever they reference, and none that
+/// is gone. Method: three clones that reference much and hold little alone, and two that reference
+/// less and hold more; the pool is filled, and clones are deleted as it says.
 #[test]
-fn a_full_pool_names_the_snapshots_that_hold_most() {
+fn a_full_pool_names_the_clones_that_hold_most() {
     let ground = Ground::new(&SHAPE);
     let pool = &ground.pool;
     write(pool, "base", 12 << 20).expect("there is room");
     for (name, bytes) in [("p1", 64 << 10), ("p2", 192 << 10), ("p3", 128 << 10)] {
         write(pool, "small", bytes).expect("there is room");
-        snapshot_of_root(pool, name).expect("there is room");
+        clone_of_root(pool, name).expect("there is room");
         unlink(pool, "small").expect("there is room");
     }
     unlink(pool, "base").expect("there is room");
     for (name, bytes) in [("c1", 2 << 20), ("c2", 5 << 20)] {
         write(pool, "other", bytes).expect("there is room");
-        snapshot_of_root(pool, name).expect("there is room");
+        clone_of_root(pool, name).expect("there is room");
         unlink(pool, "other").expect("there is room");
     }
     assert_eq!(pool.status().full, None, "there is room");
     fill(pool, "fill");
     let full = pool.status().full.expect("somebody was refused");
-    assert_eq!((full.snapshots, full.heaviest), (5, None), "nobody has counted yet");
+    assert_eq!((full.clones, full.heaviest), (5, None), "nobody has counted yet");
     let heaviest = || {
         for _ in 0..TICKS_MAX {
             pool.tick().expect("background work needs no room");
             let full = pool.status().full.expect("it is full");
             if let Some(heaviest) = full.heaviest {
                 assert!(heaviest.is_all, "there are few");
-                return heaviest.snapshots;
+                return heaviest.clones;
             }
         }
         panic!("nobody counts");
     };
-    let names = |named: &[engine::HeavySnapshot]| {
-        named.iter().map(|snapshot| snapshot.name.clone()).collect::<Vec<_>>()
+    let names = |named: &[engine::HeavyClone]| {
+        named.iter().map(|clone| clone.name.clone()).collect::<Vec<_>>()
     };
     let named = heaviest();
     assert_eq!(names(&named), ["root@c2", "root@c1", "root@p2"]);
-    for snapshot in &named {
-        let (_, own) = snapshot.name.split_once('@').expect("a snapshot's name");
+    for clone in &named {
+        let (_, own) = clone.name.split_once('@').expect("a clone's name");
         let unique = pool.unique_bytes(&"root".parse().expect("a name"), &part(own));
-        assert_eq!(unique, Ok(snapshot.bytes), "{}", snapshot.name);
+        assert_eq!(unique, Ok(clone.bytes), "{}", clone.name);
     }
     let told = pool.status().full.expect("it is full").to_string();
     assert!(told.contains("root@c2 holds 5.") && told.contains(" MiB, root@c1 holds"), "{told}");
     // It is asked for at once, as a command is refused, and tells the same.
-    let asked = pool.weigh_snapshots().expect("it can be read").expect("it is full");
-    assert_eq!(asked.heaviest.map(|heaviest| heaviest.snapshots), Some(named));
-    delete_snapshot(pool, "c2").expect("deleting a snapshot always goes well");
+    let asked = pool.weigh_clones().expect("it can be read").expect("it is full");
+    assert_eq!(asked.heaviest.map(|heaviest| heaviest.clones), Some(named));
+    delete_clone(pool, "c2").expect("deleting a clone always goes well");
     pool.checkpoint().expect("a checkpoint needs no room");
     assert_eq!(pool.status().full, None, "there is room again");
     fill(pool, "more");
     assert_eq!(names(&heaviest()), ["root@c1", "root@p2", "root@p3"], "what is gone is not named");
     for name in ["p1", "p2", "p3", "c1"] {
-        delete_snapshot(pool, name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        delete_clone(pool, name).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
-    unlink(pool, "fill").expect("no snapshot has it");
-    unlink(pool, "more").expect("no snapshot has it");
+    unlink(pool, "fill").expect("no clone has it");
+    unlink(pool, "more").expect("no clone has it");
     assert!(ground.available() > 30 << 20, "all is free again");
     assert_eq!(ground.defects(), None);
 }
@@ -172,13 +172,13 @@ impl Clock for Striding {
     }
 }
 
-/// Goal: whoever is refused space learns within about a second which snapshots hold most, as far as
+/// Goal: whoever is refused space learns within about a second which clones hold most, as far as
 /// they are counted by then, and that they are not all; who asks again is told more. Method: a
 /// clock that goes on by a third of a second at each look at it.
 #[test]
 fn who_waits_for_a_weighing_waits_a_second() {
     const STRIDE_NS: u64 = 333_000_000;
-    const SNAPSHOTS: usize = 12;
+    const CLONES: usize = 12;
     let device: SharedDevice = SimDevice::new(SHAPE.pool_bytes, SimOptions::default());
     let mut options = CreateOptions::new(SHAPE.pool_bytes, [5; 64]);
     options.geometry.segment_bytes = Some(SHAPE.segment_bytes);
@@ -186,23 +186,23 @@ fn who_waits_for_a_weighing_waits_a_second() {
     let clock = Arc::new(Striding::default());
     let pool = Pool::open(device, clock.clone(), OpenOptions::default()).expect("it opens");
     write(&pool, "base", 1 << 20).expect("there is room");
-    for number in 0..SNAPSHOTS {
+    for number in 0..CLONES {
         write(&pool, "own", (2 << 20) - (number << 16)).expect("there is room");
-        snapshot_of_root(&pool, &format!("c{number}")).expect("there is room");
+        clone_of_root(&pool, &format!("c{number}")).expect("there is room");
         unlink(&pool, "own").expect("there is room");
     }
     fill(&pool, "fill");
     clock.stride_ns.store(STRIDE_NS, Ordering::Relaxed);
     let mut asked = Vec::new();
-    for _ in 0..SNAPSHOTS {
+    for _ in 0..CLONES {
         let before = clock.elapsed_ns.load(Ordering::Relaxed);
-        let full = pool.weigh_snapshots().expect("it can be read").expect("it is full");
+        let full = pool.weigh_clones().expect("it can be read").expect("it is full");
         let waited = clock.elapsed_ns.load(Ordering::Relaxed) - before;
         assert!(waited < 3_000_000_000, "{waited} ns");
         let told = full.to_string();
         let heaviest = full.heaviest.expect("some are counted");
         let is_all = heaviest.is_all;
-        let names: Vec<_> = heaviest.snapshots.into_iter().map(|snapshot| snapshot.name).collect();
+        let names: Vec<_> = heaviest.clones.into_iter().map(|clone| clone.name).collect();
         assert!(names.contains(&"root@c0".to_owned()), "most is counted first: {told}");
         assert_eq!(told.contains("as far as they are counted"), !is_all, "{told}");
         asked.push(names);
@@ -226,7 +226,7 @@ struct World {
     pool: Pool,
     prng: Prng,
     files: Files,
-    snapshots: BTreeMap<String, Files>,
+    clones: BTreeMap<String, Files>,
     taken: u64,
     done: u64,
     refused: u64,
@@ -279,7 +279,7 @@ impl World {
             pool,
             prng: Prng::from_seed(seed),
             files: Files::new(),
-            snapshots: BTreeMap::new(),
+            clones: BTreeMap::new(),
             taken: 0,
             done: 0,
             refused: 0,
@@ -353,28 +353,28 @@ impl World {
         }
     }
 
-    fn take_snapshot(&mut self) {
-        if self.snapshots.len() == SNAPSHOTS_MAX {
-            return self.delete_snapshot();
+    fn clone(&mut self) {
+        if self.clones.len() == CLONES_MAX {
+            return self.delete_clone();
         }
         self.taken += 1;
         let name = format!("c{}", self.taken);
-        let made = snapshot_of_root(&self.pool, &name);
+        let made = clone_of_root(&self.pool, &name);
         if self.count(made).is_some() {
-            self.snapshots.insert(name, self.files.clone());
+            self.clones.insert(name, self.files.clone());
         }
     }
 
-    /// Deleting a snapshot always goes well.
-    fn delete_snapshot(&mut self) {
-        let count = wide(self.snapshots.len());
+    /// Deleting a clone always goes well.
+    fn delete_clone(&mut self) {
+        let count = wide(self.clones.len());
         if count == 0 {
             return;
         }
         let chosen = usize::try_from(self.prng.below(count)).expect("few");
-        let name = self.snapshots.keys().nth(chosen).cloned().expect("one of them");
-        delete_snapshot(&self.pool, &name).unwrap_or_else(|error| panic!("{name}: {error}"));
-        self.snapshots.remove(&name);
+        let name = self.clones.keys().nth(chosen).cloned().expect("one of them");
+        delete_clone(&self.pool, &name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        self.clones.remove(&name);
         self.done += 1;
     }
 
@@ -383,8 +383,8 @@ impl World {
             0..60 => self.write(),
             60..70 => self.remove(),
             70..78 => self.cut(),
-            78..84 => self.take_snapshot(),
-            84..86 => self.delete_snapshot(),
+            78..84 => self.clone(),
+            84..86 => self.delete_clone(),
             86..98 => self.pool.tick().expect("background work needs no room"),
             _ => {
                 let synced = self.pool.sync();
@@ -396,11 +396,11 @@ impl World {
     /// Compares what the pool has with what is to be in it.
     fn compare(&self) {
         assert!(content(&self.pool, self.pool.root()) == self.files, "the fileset is another");
-        for (name, files) in &self.snapshots {
+        for (name, files) in &self.clones {
             let root = "root".parse().expect("a name");
-            let held = self.pool.hold_snapshot(&root, &part(name)).expect("it is there");
+            let held = self.pool.hold_clone(&root, &part(name)).expect("it is there");
             let found = content(&self.pool, self.pool.root_of(held).expect("it is held"));
-            assert!(found == *files, "the snapshot {name} is another");
+            assert!(found == *files, "the clone {name} is another");
             self.pool.release_fileset(held);
         }
     }
@@ -409,30 +409,30 @@ impl World {
     fn live_on(mut self) -> World {
         self.pool.sync().expect("a sync needs no room");
         let device = self.device.reboot(&mut self.prng);
-        let World { pool, prng, files, snapshots, taken, done, refused, .. } = self;
+        let World { pool, prng, files, clones, taken, done, refused, .. } = self;
         drop(pool);
         let pool = open(&device);
-        let world = World { device, pool, prng, files, snapshots, taken, done, refused };
+        let world = World { device, pool, prng, files, clones, taken, done, refused };
         world.compare();
         // What was looked into is another opening's.
-        let World { device, pool, prng, files, snapshots, taken, done, refused } = world;
+        let World { device, pool, prng, files, clones, taken, done, refused } = world;
         pool.close().expect("a pool closes");
         drop(pool);
         let shared: SharedDevice = Arc::<SimDevice>::clone(&device);
         let report = check::run(shared, check::Options::default(), &mut |_| ());
         assert!(report.is_clean(), "{}", report.to_text());
         let pool = open(&device);
-        World { device, pool, prng, files, snapshots, taken, done, refused }
+        World { device, pool, prng, files, clones, taken, done, refused }
     }
 }
 
-/// Goal: in a pool that is always full, beside snapshots that come and go, what is accepted stays,
-/// snapshots stay what they were, deleting one always goes well, and nothing leaks. Method: random
+/// Goal: in a pool that is always full, beside clones that come and go, what is accepted stays,
+/// clones stay what they were, deleting one always goes well, and nothing leaks. Method: random
 /// operations on a simulated device, held against whole trees after a power cut each
 /// [`OPERATIONS_PER_LIFE`]; at the end all is deleted.
 #[test]
-fn a_full_pool_with_snapshots_goes_on() {
-    let operations = std::env::var("HOLDFAST_FULL_SNAPSHOT_OPERATIONS").ok();
+fn a_full_pool_with_clones_goes_on() {
+    let operations = std::env::var("HOLDFAST_FULL_CLONE_OPERATIONS").ok();
     let operations = operations.and_then(|text| text.parse().ok()).unwrap_or(OPERATIONS);
     let (mut world, mut soak) = (World::new(1), Soak::of("operations"));
     for life in 0..operations / OPERATIONS_PER_LIFE {
@@ -446,8 +446,8 @@ fn a_full_pool_with_snapshots_goes_on() {
     println!("{}", soak.line(&format!("{} done, {} refused", world.done, world.refused)));
     assert!(world.refused * 10 > operations, "it is not full: {} refused", world.refused);
     assert!(world.done * 5 > operations, "nothing goes on: {} done", world.done);
-    while !world.snapshots.is_empty() {
-        world.delete_snapshot();
+    while !world.clones.is_empty() {
+        world.delete_clone();
     }
     let names: Vec<String> = world.files.keys().cloned().collect();
     for name in names {
