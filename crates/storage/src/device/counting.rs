@@ -21,7 +21,7 @@ impl CountingDevice {
         Arc::new(CountingDevice { inner, counters: IoCounters::default() })
     }
 
-    /// Returns the counts so far; subtract an earlier snapshot for those of a stretch.
+    /// Returns the counts so far; subtract earlier counts for those of a stretch.
     #[must_use]
     pub fn counts(&self) -> IoCounts {
         self.counters.counts()
